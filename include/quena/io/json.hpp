@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+// JSON from untrusted bytes: bounded depth, no duplicate keys, every failure a quena::error.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "../core/error.hpp"
+
+namespace quena::inline v0 {
+
+using json = nlohmann::json;
+
+/// Bounds on a JSON text that somebody else wrote.
+struct json_limits {
+  std::size_t max_depth = 64;  ///< nesting of arrays and objects
+};
+
+namespace detail {
+
+/// SAX filter in front of `Sink`: checks depth and turns the parser's complaint into a quena::error.
+/// A Sink has nlohmann's SAX members but `parse_error`, each returning void.
+template <class Sink>
+class json_guard {
+ public:
+  json_guard(Sink& sink, json_limits limits, std::string_view where, std::string_view file)
+      : sink_(sink), limits_(limits), where_(where), file_(file) {}
+
+  bool null() { return sink_.null(), true; }
+  bool boolean(bool v) { return sink_.boolean(v), true; }
+  bool number_integer(std::int64_t v) { return sink_.number_integer(v), true; }
+  bool number_unsigned(std::uint64_t v) { return sink_.number_unsigned(v), true; }
+  bool number_float(double v, const std::string&) { return sink_.number_float(v), true; }
+  bool string(std::string& v) { return sink_.string(v), true; }
+  bool binary(json::binary_t&) { return false; }
+  bool key(std::string& v) { return sink_.key(v), true; }
+  bool start_object(std::size_t) { return enter(), sink_.start_object(), true; }
+  bool end_object() { return --depth_, sink_.end_object(), true; }
+  bool start_array(std::size_t) { return enter(), sink_.start_array(), true; }
+  bool end_array() { return --depth_, sink_.end_array(), true; }
+  bool parse_error(std::size_t position, const std::string& token, const json::exception& e) {
+    std::string_view why = e.what();
+    if (const std::size_t at = why.rfind("; last read"); at != why.npos) why = why.substr(0, at);
+    if (const std::size_t at = why.find("] "); at != why.npos) why = why.substr(at + 2);
+    fail(errc::malformed, where_, "expected JSON, got an error at byte " + std::to_string(position) + " near '" +
+         token.substr(0, 40) + "': " + std::string(why.substr(0, 200)), file_);
+  }
+
+ private:
+  void enter() {
+    if (++depth_ > limits_.max_depth)
+      fail(errc::malformed, where_, "expected JSON nested at most " + std::to_string(limits_.max_depth) + " deep, got more", file_);
+  }
+
+  Sink& sink_;
+  json_limits limits_;
+  std::string_view where_, file_;
+  std::size_t depth_ = 0;
+};
+
+/// Builds a json value; a key given twice is an error, since readers disagree on which one counts.
+class json_builder {
+ public:
+  json_builder(std::string_view where, std::string_view file) : where_(where), file_(file) {}
+
+  void null() { put(nullptr); }
+  void boolean(bool v) { put(v); }
+  void number_integer(std::int64_t v) { put(v); }
+  void number_unsigned(std::uint64_t v) { put(v); }
+  void number_float(double v) { put(v); }
+  void string(std::string& v) { put(std::move(v)); }
+  void start_object() { open_.push_back(put(json::object())); }
+  void start_array() { open_.push_back(put(json::array())); }
+  void end_object() { open_.pop_back(); }
+  void end_array() { open_.pop_back(); }
+  void key(std::string& k) {
+    auto [it, fresh] = open_.back()->get_ref<json::object_t&>().emplace(k, nullptr);
+    if (!fresh) fail(errc::malformed, where_, "expected each key once, got '" + k.substr(0, 200) + "' twice", file_);
+    slot_ = &it->second;
+  }
+  json take() { return std::move(root_); }
+
+ private:
+  template <class V>
+  json* put(V&& v) {
+    if (open_.empty()) return &(root_ = std::forward<V>(v));
+    if (open_.back()->is_array()) {
+      auto& a = open_.back()->get_ref<json::array_t&>();
+      return &a.emplace_back(std::forward<V>(v));
+    }
+    return &(*slot_ = std::forward<V>(v));
+  }
+
+  json root_;
+  json* slot_ = nullptr;
+  std::vector<json*> open_;  // only the innermost container grows, so these stay valid
+  std::string_view where_, file_;
+};
+
+}  // namespace detail
+
+/// Streams `text` into `sink` (see detail::json_guard for the members it needs).
+/// Errors   malformed, with the byte where it went wrong.   Cost  linear; memory: the nesting only.
+template <class Sink>
+void read_json(std::string_view text, Sink& sink, std::string_view where, std::string_view file = {}, json_limits limits = {}) {
+  detail::json_guard<Sink> guard(sink, limits, where, file);
+  json::sax_parse(text.begin(), text.end(), &guard);
+}
+
+/// Parses a whole JSON text. `where` and `file` go into error messages.
+/// Errors   malformed: not JSON, invalid UTF-8, a number out of range, a key twice, nested too deep.
+inline json parse_json(std::string_view text, std::string_view where, std::string_view file = {}, json_limits limits = {}) {
+  detail::json_builder builder(where, file);
+  read_json(text, builder, where, file, limits);
+  return builder.take();
+}
+
+}  // namespace quena::inline v0
