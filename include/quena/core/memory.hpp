@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: MIT
+// Aligned memory for tensors, packed weights and caches.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <new>
+#include <string>
+#include <utility>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "error.hpp"
+
+namespace quena::inline v0 {
+
+/// a * b, or quena::error (out_of_memory) when that does not fit: sizes come from files and callers.
+inline std::size_t checked_mul(std::size_t a, std::size_t b, std::string_view where) {
+  if (b != 0 && a > std::numeric_limits<std::size_t>::max() / b)
+    fail(errc::out_of_memory, where, "expected a size below 2^" + std::to_string(std::numeric_limits<std::size_t>::digits) + ", got " +
+         std::to_string(a) + " x " + std::to_string(b));
+  return a * b;
+}
+
+/// Owns bytes aligned to a cache line; large blocks are aligned to and advised for huge pages, and are not touched, so an
+/// untouched part costs address space only. The contents are uninitialised.
+class aligned_buffer {
+ public:
+  static constexpr std::size_t alignment = 64;
+
+  aligned_buffer() = default;
+  explicit aligned_buffer(std::size_t n_bytes) : n_bytes_(n_bytes) {
+    if (n_bytes == 0) return;
+    const std::size_t align = n_bytes >= huge_page ? huge_page : alignment;
+    if (n_bytes <= std::numeric_limits<std::size_t>::max() - align)
+      data_ = static_cast<std::byte*>(::operator new((n_bytes + align - 1) / align * align, std::align_val_t{align}, std::nothrow));
+    if (data_ == nullptr) fail(errc::out_of_memory, "memory", "expected to allocate " + std::to_string(n_bytes) + " bytes, got none");
+#if defined(__linux__)
+    if (align == huge_page) ::madvise(data_, n_bytes, MADV_HUGEPAGE);  // best effort: a refusal changes speed only
+#endif
+  }
+  aligned_buffer(aligned_buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), n_bytes_(std::exchange(other.n_bytes_, 0)) {}
+  aligned_buffer& operator=(aligned_buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(n_bytes_, other.n_bytes_);
+    return *this;
+  }
+  ~aligned_buffer() {
+    if (data_ != nullptr) ::operator delete(data_, std::align_val_t{n_bytes_ >= huge_page ? huge_page : alignment});
+  }
+
+  [[nodiscard]] std::byte* data() noexcept { return data_; }
+  [[nodiscard]] const std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] std::size_t size() const noexcept { return n_bytes_; }
+
+ private:
+  static constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+  std::byte* data_ = nullptr;
+  std::size_t n_bytes_ = 0;
+};
+
+}  // namespace quena::inline v0
