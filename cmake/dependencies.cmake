@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: MIT
+# Finds what quena's headers include and makes `quena::dependencies` of it. The build and the installed package both
+# use this file. A target that the host already has wins, then the dependency's own package file, then its bare header.
+include_guard(DIRECTORY)
+
+# quena_header_dependency(NAME target... PACKAGE package HEADER file SUFFIX subfolder)
+# makes quena::NAME from the first target that exists, or from the folder in which `file` is found.
+function(quena_header_dependency name)
+  cmake_parse_arguments(arg "" "PACKAGE;HEADER;SUFFIX;APT" "TARGETS" ${ARGN})
+  if(TARGET quena::${name})
+    return()
+  endif()
+  set(found "")
+  foreach(target IN LISTS arg_TARGETS)
+    if(TARGET ${target})
+      set(found ${target})
+      break()
+    endif()
+  endforeach()
+  if(NOT found)
+    find_package(${arg_PACKAGE} CONFIG QUIET)
+    foreach(target IN LISTS arg_TARGETS)
+      if(TARGET ${target})
+        set(found ${target})
+        break()
+      endif()
+    endforeach()
+  endif()
+  # Only the include folders are taken: Debian's xsimd target asks for a library "xtl" that does not exist.
+  if(found)
+    get_target_property(folders ${found} INTERFACE_INCLUDE_DIRECTORIES)
+  endif()
+  if(NOT found OR NOT folders)
+    find_path(QUENA_${name}_INCLUDE_DIR ${arg_HEADER} PATH_SUFFIXES ${arg_SUFFIX})
+    mark_as_advanced(QUENA_${name}_INCLUDE_DIR)
+    set(folders ${QUENA_${name}_INCLUDE_DIR})
+  endif()
+  if(NOT folders)
+    message(FATAL_ERROR "quena needs ${arg_PACKAGE} (<${arg_HEADER}>), which was not found. On Debian: apt-get install ${arg_APT}")
+  endif()
+  add_library(quena::${name} INTERFACE IMPORTED GLOBAL)
+  set_target_properties(quena::${name} PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${folders}"
+                                                  INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${folders}")
+endfunction()
+
+quena_header_dependency(xsimd TARGETS xsimd::xsimd xsimd PACKAGE xsimd HEADER xsimd/xsimd.hpp APT libxsimd-dev)
+quena_header_dependency(eigen TARGETS Eigen3::Eigen PACKAGE Eigen3 HEADER Eigen/Core SUFFIX eigen3 APT libeigen3-dev)
+quena_header_dependency(nlohmann_json TARGETS nlohmann_json::nlohmann_json nlohmann_json PACKAGE nlohmann_json
+                        HEADER nlohmann/json.hpp APT nlohmann-json3-dev)
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+if(QUENA_OPENMP OR NOT DEFINED QUENA_OPENMP)
+  find_package(OpenMP QUIET COMPONENTS CXX)
+endif()
+
+if(NOT TARGET quena::dependencies)
+  add_library(quena::dependencies INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(quena::dependencies INTERFACE quena::xsimd quena::eigen quena::nlohmann_json Threads::Threads)
+  if(OpenMP_CXX_FOUND)
+    target_link_libraries(quena::dependencies INTERFACE OpenMP::OpenMP_CXX)
+  endif()
+endif()

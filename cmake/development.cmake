@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: MIT
+# For quena's own build only: warnings as errors, ccache, compile_commands.json.
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+find_program(QUENA_CCACHE ccache)
+if(QUENA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${QUENA_CCACHE})
+endif()
+
+add_library(quena_own_flags INTERFACE)
+if(NOT MSVC)
+  target_compile_options(quena_own_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wpedantic -Werror)
+endif()
+if(QUENA_NO_RTTI)  # cache variable of a preset: the library must not need run-time type information
+  target_compile_options(quena_own_flags INTERFACE -fno-rtti)
+endif()
+if(QUENA_SANITIZE)
+  target_compile_options(quena_own_flags INTERFACE -fsanitize=${QUENA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(quena_own_flags INTERFACE -fsanitize=${QUENA_SANITIZE})
+endif()
