@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+// The contract between the model and the hardware: what a backend is. Read this page, then reference.hpp, which says the same
+// in plain loops, and examples/custom_backend.cpp, which is a whole backend on one screen.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "../core/dtype.hpp"
+#include "../core/format.hpp"
+#include "../core/tensor.hpp"
+#include "../quant/gguf_blocks.hpp"
+
+namespace quena::inline v0 {
+
+using token_id = std::int32_t;
+using page_id = std::uint32_t;
+
+/// A one-dimensional parameter as it lies in a checkpoint: a norm gain or a bias. Empty when `size` is 0.
+struct vector_source {
+  dtype type = dtype::f32;
+  std::size_t size = 0;
+  const std::byte* data = nullptr;
+};
+
+/// A weight matrix [rows, cols] = [out_features, in_features] as it lies in a checkpoint, with its bias if it has one.
+struct matrix_source {
+  std::string_view name;
+  dtype type = dtype::f32;
+  std::size_t rows = 0, cols = 0;
+  const std::byte* data = nullptr;
+  /// 0, or head_dim where the file keeps rotary pairs side by side (GGUF's q and k): then row(r) undoes the permutation.
+  std::size_t interleaved_head_dim = 0;
+  vector_source bias;
+
+  /// The file's row that holds row r in Hugging Face's order (per head: the first halves of all pairs, then the second halves).
+  [[nodiscard]] constexpr std::size_t file_row(std::size_t r) const noexcept {
+    if (interleaved_head_dim == 0) return r;
+    const std::size_t half = interleaved_head_dim / 2, in_head = r % interleaved_head_dim;
+    return r - in_head + 2 * (in_head % half) + in_head / half;
+  }
+  [[nodiscard]] std::size_t row_bytes() const noexcept { return cols / block_elements(type) * block_bytes(type); }
+  [[nodiscard]] const std::byte* row(std::size_t r) const noexcept { return data + file_row(r) * row_bytes(); }
+  /// Row r in f32, exactly as stored.  out: [cols]
+  void row_f32(std::size_t r, float* out) const { dequantize_row(type, row(r), out, cols); }
+  [[nodiscard]] float bias_f32(std::size_t r) const {
+    float value = 0;
+    if (bias.size != 0) dequantize_row(bias.type, bias.data + file_row(r) * block_bytes(bias.type), &value, 1);
+    return value;
+  }
+};
+
+/// The keys and values of a model: for each page, each layer, each KV head, `page_size` positions of `head_dim` cells.
+struct kv_shape {
+  std::size_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
+  std::size_t page_size = 16;  ///< positions per page, a multiple of 16
+  std::size_t n_pages = 0;
+  dtype cell = dtype::f32;  ///< f32, f16 or bf16
+
+  /// Bytes of keys and values in one page, over all layers.
+  [[nodiscard]] std::size_t page_bytes() const noexcept { return 2 * n_layers * n_kv_heads * page_size * head_dim * block_bytes(cell); }
+};
+
+/// One forward pass, seen from the backend. All arrays are in host memory and live until the pass ends. Rows of one sequence
+/// come in the order of their positions; row i attends to positions 0 … positions[i] of its sequence.
+struct batch {
+  std::span<const token_id> tokens;                                ///< [n_rows]
+  std::span<const std::uint32_t> positions;                        ///< [n_rows]
+  std::span<const std::uint32_t> sequences;                        ///< [n_rows], an index into page_tables
+  std::span<const std::span<const page_id>> page_tables;           ///< [n_sequences][n_pages of that sequence]
+  tensor_view<const float, 2> cos, sin;                            ///< [n_rows, head_dim / 2], of the rotary angles
+  std::span<const std::uint32_t> selected_rows;                    ///< rows whose final hidden state is wanted, ascending
+
+  [[nodiscard]] std::size_t n_rows() const noexcept { return tokens.size(); }
+};
+
+/// What a stream must have room for.
+struct stream_limits {
+  std::size_t max_rows = 0;       ///< rows in one forward pass
+  std::size_t max_width = 0;      ///< widest input or output of a matmul but the logits
+  std::size_t n_heads = 0, head_dim = 0;
+  std::size_t max_positions = 0;  ///< longest sequence
+};
+
+/// A backend owns weights, caches and activations in its own memory and layout; the model only names them. Activations are
+/// row-major float views whose data() is an address in the backend's memory (rows may be padded: use the strides).
+///
+/// Types    matrix  weights in the backend's packed layout       vector  f32 norm gain       buffer  floats, data() gives them
+///          kv_pool the pages of one cache                        stream  one order of execution with its scratch memory:
+///                  two threads may run two streams of one backend at the same time, never one stream
+///
+/// Operations (x, y, qkv, out are views; every one is a pure function of its inputs)
+///   begin(s, batch)                      announces a pass; the other operations get the same batch
+///   embed(s, w, batch, x)                x[i,:] = w[tokens[i],:]                                       x: [n_rows, cols]
+///   rmsnorm(s, x, gain, eps, y)          y[i,j] = gain[j] * x[i,j] / sqrt(mean_j x[i,j]^2 + eps)       y may be x
+///   matmul(s, w, x, y)                   y[i,r] = sum_k w[r,k] * x[i,k] + bias[r]
+///   matmul_add(s, w, x, y)               y[i,r] += sum_k w[r,k] * x[i,k] + bias[r]
+///   matmul_swiglu(s, w, x, y)            y[i,r] = silu(g[i,r]) * u[i,r] for w from prepare_gate_up, silu(z) = z / (1 + exp(-z))
+///   rope_append(s, qkv, batch, layer, pool)   qkv: [n_rows, (n_heads + 2 n_kv_heads) * head_dim]; rotates q in place and k on
+///                                        its way into the cache (element t of a head's first half pairs with t + head_dim/2:
+///                                        (a, b) -> (a cos - b sin, b cos + a sin)), and copies v there
+///   attend(s, qkv, batch, layer, pool, out)   out[i, h, :] = sum_p softmax_p(q[i,h]·k[p,h'] / sqrt(head_dim)) v[p,h'], p = 0 … positions[i],
+///                                        h' = h / (n_heads / n_kv_heads);  out: [n_rows, n_heads * head_dim]
+///   select(s, x, batch, y)               y[i,:] = x[selected_rows[i],:]
+///   read(s, view, host)                  copies a [n, m] view to host memory, row-major; waits for what it depends on
+///   copy_page(s, pool, from, to), read_page(s, pool, page, host), write_page(s, pool, page, host)    all layers of a page
+///
+/// Determinism   each output element is computed in one order of operations, whatever other rows are in the batch, however many
+///               threads run and however large a page is: results are equal bit for bit.
+/// Errors        quena::error for shapes that don't match; nothing is written then.
+template <class B>
+concept backend = std::movable<B> && requires(const B b, typename B::stream& s, const typename B::matrix& w, const typename B::vector& gain,
+                                              typename B::buffer& buffer, typename B::kv_pool& pool, const typename B::kv_pool& const_pool,
+                                              std::span<const matrix_source> sources, const matrix_source& source, const vector_source& v,
+                                              const kv_shape& shape, const batch& rows, const stream_limits& limits, std::size_t n, format f,
+                                              tensor_view<const float, 2> x, tensor_view<float, 2> y, float eps, page_id page,
+                                              std::span<std::byte> bytes, std::span<const std::byte> const_bytes, std::span<float> host) {
+  { b.name() } -> std::convertible_to<std::string_view>;
+  { b.make_stream(limits) } -> std::same_as<typename B::stream>;
+  { b.allocate(n) } -> std::same_as<typename B::buffer>;
+  { buffer.data() } -> std::same_as<float*>;
+  { b.prepare(sources, f) } -> std::same_as<typename B::matrix>;                    // the sources' rows stacked; all have the same cols
+  { b.prepare_gate_up(source, source, f) } -> std::same_as<typename B::matrix>;     // for matmul_swiglu
+  { b.prepare_vector(v) } -> std::same_as<typename B::vector>;
+  { w.n_bytes() } -> std::convertible_to<std::size_t>;
+  { b.make_kv_pool(shape) } -> std::same_as<typename B::kv_pool>;
+  { const_pool.shape() } -> std::convertible_to<const kv_shape&>;
+
+  b.begin(s, rows);
+  b.embed(s, w, rows, y);
+  b.rmsnorm(s, x, gain, eps, y);
+  b.matmul(s, w, x, y);
+  b.matmul_add(s, w, x, y);
+  b.matmul_swiglu(s, w, x, y);
+  b.rope_append(s, y, rows, n, pool);
+  b.attend(s, x, rows, n, const_pool, y);
+  b.select(s, x, rows, y);
+  b.read(s, x, host);
+  b.copy_page(s, pool, page, page);
+  b.read_page(s, const_pool, page, bytes);
+  b.write_page(s, pool, page, const_bytes);
+};
+
+}  // namespace quena::inline v0
