@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+// The weights of a Llama model in a backend's own layout, and how they get there.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../backend/backend.hpp"
+#include "../io/checkpoint.hpp"
+#include "config.hpp"
+#include "rope.hpp"
+#include "weights.hpp"
+
+namespace quena::inline v0 {
+
+struct weight_options {
+  quena::format format = quena::format::automatic;
+  /// Called as weights become ready, with the bytes of the checkpoint that were read and their total.
+  std::function<void(std::size_t done, std::size_t total)> progress = {};
+};
+
+/// One decoder layer. Shapes are [out_features, in_features].
+template <backend B>
+struct layer_weights {
+  typename B::vector input_layernorm;           // [hidden_size]
+  typename B::matrix qkv_proj;                  // [(n_heads + 2 n_kv_heads) * head_dim, hidden_size]   q, k, v stacked
+  typename B::matrix o_proj;                    // [hidden_size, n_heads * head_dim]
+  typename B::vector post_attention_layernorm;  // [hidden_size]
+  typename B::matrix gate_up_proj;              // 2 x [intermediate_size, hidden_size]
+  typename B::matrix down_proj;                 // [hidden_size, intermediate_size]
+};
+
+template <backend B>
+struct llama_weights {
+  format stored = format::f32;             // what `automatic` came to
+  rope_table rope;
+  typename B::matrix embed_tokens;         // [vocab_size, hidden_size]
+  std::vector<layer_weights<B>> layers;    // [n_layers]
+  typename B::vector norm;                 // [hidden_size]
+  std::optional<typename B::matrix> lm_head;  // [vocab_size, hidden_size]; none: tied to embed_tokens
+
+  [[nodiscard]] const typename B::matrix& output() const noexcept { return lm_head ? *lm_head : embed_tokens; }
+  /// Bytes of all matrices; those that a decode step reads are all but an untied embedding.
+  [[nodiscard]] std::size_t n_bytes() const noexcept {
+    std::size_t n = embed_tokens.n_bytes() + (lm_head ? lm_head->n_bytes() : 0);
+    for (const layer_weights<B>& w : layers) n += w.qkv_proj.n_bytes() + w.o_proj.n_bytes() + w.gate_up_proj.n_bytes() + w.down_proj.n_bytes();
+    return n;
+  }
+  [[nodiscard]] std::size_t decode_bytes() const noexcept { return n_bytes() - (lm_head ? embed_tokens.n_bytes() : 0); }
+};
+
+/// Hands every tensor of the checkpoint to the backend, and lets go of each one's pages in the file as soon as it is packed.
+/// Errors   malformed: a tensor is missing or has another shape than the config says, with name, shapes and file.
+template <backend B>
+llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, const B& b, const weight_options& o) {
+  check_tensors(files, c);
+  std::size_t done = 0, total = 0;
+  for (const checkpoint_tensor& t : files.tensors()) total += t.data.size();
+
+  const auto vector = [&](const std::string& name) { return b.prepare_vector(as_vector(*files.find(name))); };
+  const auto source = [&](const std::string& module) {
+    const checkpoint_tensor* bias = files.find(module + ".bias");
+    matrix_source s = as_matrix(*files.find(module + ".weight"));
+    if (bias != nullptr) s.bias = as_vector(*bias);
+    return s;
+  };
+  const auto finished = [&](std::initializer_list<matrix_source> sources) {
+    for (const matrix_source& s : sources) {
+      const std::size_t n = s.rows * s.row_bytes();
+      files.release({s.data, n});
+      done += n;
+    }
+    if (o.progress) o.progress((std::min)(done, total), total);
+  };
+  const auto stacked = [&](std::initializer_list<matrix_source> sources) {
+    typename B::matrix m = b.prepare(std::span(sources.begin(), sources.size()), o.format);
+    finished(sources);
+    return m;
+  };
+  const auto gate_up = [&](const matrix_source& gate, const matrix_source& up) {
+    typename B::matrix m = b.prepare_gate_up(gate, up, o.format);
+    finished({gate, up});
+    return m;
+  };
+
+  const matrix_source embed_tokens = source("model.embed_tokens");
+  llama_weights<B> w{.stored = o.format, .rope = rope_table(c), .embed_tokens = stacked({embed_tokens}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
+  if (o.format == format::automatic) w.stored = embed_tokens.type == dtype::f32 ? format::f32 : embed_tokens.type == dtype::bf16 ? format::bf16 : format::f16;
+  w.layers.reserve(c.n_layers);
+  for (std::size_t l = 0; l < c.n_layers; ++l) {
+    const std::string layer = "model.layers." + std::to_string(l) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";
+    w.layers.push_back({.input_layernorm = vector(layer + "input_layernorm.weight"),
+                        .qkv_proj = stacked({source(attention + "q_proj"), source(attention + "k_proj"), source(attention + "v_proj")}),
+                        .o_proj = stacked({source(attention + "o_proj")}),
+                        .post_attention_layernorm = vector(layer + "post_attention_layernorm.weight"),
+                        .gate_up_proj = gate_up(source(mlp + "gate_proj"), source(mlp + "up_proj")),
+                        .down_proj = stacked({source(mlp + "down_proj")})});
+  }
+  if (!c.tie_word_embeddings) w.lm_head = stacked({source("lm_head")});
+  return w;
+}
+
+}  // namespace quena::inline v0
