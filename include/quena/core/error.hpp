@@ -48,4 +48,11 @@ class error : public std::runtime_error {
   throw error(code, where, message, file);
 }
 
+namespace detail {
+
+/// A name of untrusted length, for use in a message.
+inline std::string shortened(std::string_view s) { return s.size() <= 100 ? std::string(s) : std::string(s.substr(0, 100)) + "..."; }
+
+}  // namespace detail
+
 }  // namespace quena::inline v0

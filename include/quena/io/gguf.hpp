@@ -66,11 +66,6 @@ template <class T>
   return value;
 }
 
-/// Names of untrusted length, for messages.
-[[nodiscard]] inline std::string shortened(std::string_view s) {
-  return s.size() <= 100 ? std::string(s) : std::string(s.substr(0, 100)) + "...";
-}
-
 /// Bytes of a fixed-size metadata type, 0 for string, array and unknown types.
 [[nodiscard]] constexpr std::size_t gguf_scalar_bytes(gguf_type t) noexcept {
   constexpr std::size_t n[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
