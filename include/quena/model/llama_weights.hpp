@@ -61,44 +61,47 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
 
   const auto vector = [&](const std::string& name) { return b.prepare_vector(as_vector(*files.find(name))); };
   const auto source = [&](const std::string& module) {
-    const checkpoint_tensor* bias = files.find(module + ".bias");
     matrix_source s = as_matrix(*files.find(module + ".weight"));
-    if (bias != nullptr) s.bias = as_vector(*bias);
+    if (const checkpoint_tensor* bias = files.find(module + ".bias")) s.bias = as_vector(*bias);
     return s;
   };
-  const auto finished = [&](std::initializer_list<matrix_source> sources) {
-    for (const matrix_source& s : sources) {
-      const std::size_t n = s.rows * s.row_bytes();
-      files.release({s.data, n});
-      done += n;
+  const auto finished = [&](std::initializer_list<std::string> modules) {
+    for (const std::string& module : modules) {
+      const checkpoint_tensor& t = *files.find(module + ".weight");
+      files.release(t);
+      done += t.data.size();
     }
-    if (o.progress) o.progress((std::min)(done, total), total);
+    if (o.progress) o.progress(done, total);
   };
-  const auto stacked = [&](std::initializer_list<matrix_source> sources) {
-    typename B::matrix m = b.prepare(std::span(sources.begin(), sources.size()), o.format);
-    finished(sources);
+  const auto stacked = [&](std::initializer_list<std::string> modules) {
+    std::vector<matrix_source> sources;
+    for (const std::string& module : modules) sources.push_back(source(module));
+    typename B::matrix m = b.prepare(sources, o.format);
+    finished(modules);
     return m;
   };
-  const auto gate_up = [&](const matrix_source& gate, const matrix_source& up) {
-    typename B::matrix m = b.prepare_gate_up(gate, up, o.format);
+  const auto gate_up = [&](const std::string& gate, const std::string& up) {
+    typename B::matrix m = b.prepare_gate_up(source(gate), source(up), o.format);
     finished({gate, up});
     return m;
   };
 
-  const matrix_source embed_tokens = source("model.embed_tokens");
-  llama_weights<B> w{.stored = o.format, .rope = rope_table(c), .embed_tokens = stacked({embed_tokens}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
-  if (o.format == format::automatic) w.stored = embed_tokens.type == dtype::f32 ? format::f32 : embed_tokens.type == dtype::bf16 ? format::bf16 : format::f16;
+  llama_weights<B> w{.stored = o.format, .rope = rope_table(c), .embed_tokens = stacked({"model.embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
+  if (o.format == format::automatic) {
+    const dtype type = files.find("model.embed_tokens.weight")->type;
+    w.stored = type == dtype::f32 ? format::f32 : type == dtype::bf16 ? format::bf16 : format::f16;
+  }
   w.layers.reserve(c.n_layers);
   for (std::size_t l = 0; l < c.n_layers; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";
     w.layers.push_back({.input_layernorm = vector(layer + "input_layernorm.weight"),
-                        .qkv_proj = stacked({source(attention + "q_proj"), source(attention + "k_proj"), source(attention + "v_proj")}),
-                        .o_proj = stacked({source(attention + "o_proj")}),
+                        .qkv_proj = stacked({attention + "q_proj", attention + "k_proj", attention + "v_proj"}),
+                        .o_proj = stacked({attention + "o_proj"}),
                         .post_attention_layernorm = vector(layer + "post_attention_layernorm.weight"),
-                        .gate_up_proj = gate_up(source(mlp + "gate_proj"), source(mlp + "up_proj")),
-                        .down_proj = stacked({source(mlp + "down_proj")})});
+                        .gate_up_proj = gate_up(mlp + "gate_proj", mlp + "up_proj"),
+                        .down_proj = stacked({mlp + "down_proj"})});
   }
-  if (!c.tie_word_embeddings) w.lm_head = stacked({source("lm_head")});
+  if (!c.tie_word_embeddings) w.lm_head = stacked({"lm_head"});
   return w;
 }
 
