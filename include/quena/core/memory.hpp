@@ -18,7 +18,7 @@ namespace quena::inline v0 {
 
 /// a * b, or quena::error (out_of_memory) when that does not fit: sizes come from files and callers.
 inline std::size_t checked_mul(std::size_t a, std::size_t b, std::string_view where) {
-  if (b != 0 && a > std::numeric_limits<std::size_t>::max() / b)
+  if (b != 0 && a > (std::numeric_limits<std::size_t>::max)() / b)
     fail(errc::out_of_memory, where, "expected a size below 2^" + std::to_string(std::numeric_limits<std::size_t>::digits) + ", got " +
          std::to_string(a) + " x " + std::to_string(b));
   return a * b;
@@ -34,7 +34,7 @@ class aligned_buffer {
   explicit aligned_buffer(std::size_t n_bytes) : n_bytes_(n_bytes) {
     if (n_bytes == 0) return;
     const std::size_t align = n_bytes >= huge_page ? huge_page : alignment;
-    if (n_bytes <= std::numeric_limits<std::size_t>::max() - align)
+    if (n_bytes <= (std::numeric_limits<std::size_t>::max)() - align)
       data_ = static_cast<std::byte*>(::operator new((n_bytes + align - 1) / align * align, std::align_val_t{align}, std::nothrow));
     if (data_ == nullptr) fail(errc::out_of_memory, "memory", "expected to allocate " + std::to_string(n_bytes) + " bytes, got none");
 #if defined(__linux__)

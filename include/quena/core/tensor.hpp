@@ -97,14 +97,14 @@ class tensor_view {
     return true;
   }
 
-  template <std::convertible_to<std::size_t>... I>
-    requires(sizeof...(I) == Rank)
-  [[nodiscard]] constexpr T& operator()(I... index) const noexcept {
+  template <std::convertible_to<std::size_t>... Index>
+    requires(sizeof...(Index) == Rank)
+  [[nodiscard]] constexpr T& operator()(Index... index) const noexcept {
     return data_[offset({static_cast<std::size_t>(index)...})];
   }
-  template <std::convertible_to<std::size_t>... I>
-    requires(sizeof...(I) == Rank)
-  [[nodiscard]] constexpr T& at(I... index) const {
+  template <std::convertible_to<std::size_t>... Index>
+    requires(sizeof...(Index) == Rank)
+  [[nodiscard]] constexpr T& at(Index... index) const {
     const shape_type at{static_cast<std::size_t>(index)...};
     for (std::size_t d = 0; d < Rank; ++d)
       if (at[d] >= extent(d))
@@ -202,10 +202,10 @@ class tensor {
   [[nodiscard]] std::span<const T> span() const noexcept { return {data(), size()}; }
   operator tensor_view<T, Rank>() noexcept { return view(); }                    // NOLINT(google-explicit-constructor)
   operator tensor_view<const T, Rank>() const noexcept { return view(); }        // NOLINT(google-explicit-constructor)
-  template <std::convertible_to<std::size_t>... I>
-  [[nodiscard]] T& operator()(I... index) noexcept { return view()(index...); }
-  template <std::convertible_to<std::size_t>... I>
-  [[nodiscard]] const T& operator()(I... index) const noexcept { return view()(index...); }
+  template <std::convertible_to<std::size_t>... Index>
+  [[nodiscard]] T& operator()(Index... index) noexcept { return view()(index...); }
+  template <std::convertible_to<std::size_t>... Index>
+  [[nodiscard]] const T& operator()(Index... index) const noexcept { return view()(index...); }
   [[nodiscard]] tensor clone() const {
     tensor copy(shape_);
     std::uninitialized_copy_n(data(), size(), copy.data());
