@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: MIT
+// What filters, tests, methods and the interpreter share while a template is rendered: budgets, making values, errors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "meter.hpp"
+#include "text.hpp"
+#include "unicode.hpp"
+#include "value.hpp"
+
+namespace quena::inline v0 {
+namespace jinja {
+
+using clock_function = std::function<std::tm()>;
+
+/// Python's name for the type, as error messages give it.
+inline std::string_view type_name(const value& v) {
+  switch (v.type()) {
+    case kind::undefined: return "Undefined";
+    case kind::none: return "NoneType";
+    case kind::boolean: return "bool";
+    case kind::integer:
+    case kind::big_integer: return "int";
+    case kind::floating: return "float";
+    case kind::string: return "str";
+    case kind::list:
+      switch (v.as_list().kind_of) {
+        case flavor::list: return "list";
+        case flavor::tuple: return "tuple";
+        case flavor::range: return "range";
+        case flavor::dict_keys: return "dict_keys";
+        case flavor::dict_values: return "dict_values";
+        case flavor::dict_items: return "dict_items";
+      }
+      return "list";
+    case kind::dict: return "dict";
+    case kind::generator: return "generator";
+    case kind::object: return v.as_object().type_name();
+  }
+  return "object";
+}
+
+/// Python's truth.
+inline bool truthy(const value& v) {
+  switch (v.type()) {
+    case kind::undefined:
+    case kind::none: return false;
+    case kind::boolean: return v.as_boolean();
+    case kind::integer: return v.as_integer() != 0;
+    case kind::floating: return v.as_float() != 0;
+    case kind::string: return !v.as_text().empty();
+    case kind::list: return !v.as_list().items.empty();
+    case kind::dict: return !v.as_dict().entries.empty();
+    case kind::big_integer:
+    case kind::generator:
+    case kind::object: return true;
+  }
+  return true;
+}
+
+/// One rendering's state. Values made here are charged to its meter and die with it; namespaces and macros, which could
+/// otherwise hold each other in a circle, belong to it.
+class runtime {
+ public:
+  runtime(const limits& bounds, std::string_view name, std::size_t input_bytes, const clock_function& clock)
+      : m(bounds, name, input_bytes), clock_(clock) {}
+
+  meter m;  // first member: it outlives everything that is charged to it
+
+  [[noreturn]] void fail(std::string_view message) const { m.fail(message); }
+  [[noreturn]] void use_of_undefined(const value& v) const { fail("expected a defined value: " + std::string(v.undefined_message())); }
+
+  value make(text t) {
+    m.check_text(t.size());
+    auto s = std::make_shared<string_object>();
+    s->held = charge(&m, 128 + t.size() + 8 * t.n_runs());
+    s->t = std::move(t);
+    return value(std::shared_ptr<const string_object>(std::move(s)));
+  }
+  value make(std::string bytes, bool from_template = false) { return make(text(std::move(bytes), from_template)); }
+
+  value make_list(std::vector<value> items, flavor f = flavor::list) {
+    m.step(1 + items.size() / 8);
+    auto l = std::make_shared<list_object>();
+    l->held = charge(&m, 128 + sizeof(value) * items.size());
+    for (const value& v : items) l->depth = (std::max)(l->depth, 1 + container_depth(v));
+    check_depth(l->depth);
+    l->items = std::move(items);
+    l->kind_of = f;
+    return value(std::shared_ptr<const list_object>(std::move(l)));
+  }
+  value make_tuple(value a, value b) {
+    std::vector<value> items;
+    items.push_back(std::move(a));
+    items.push_back(std::move(b));
+    return make_list(std::move(items), flavor::tuple);
+  }
+  value make_generator(std::vector<value> items) {
+    m.step(1 + items.size() / 8);
+    auto g = std::make_shared<generator_object>();
+    for (const value& v : items) check_depth(1 + container_depth(v));
+    g->held = charge(&m, 128 + sizeof(value) * items.size());
+    g->items = std::move(items);
+    return value(std::move(g));
+  }
+  value make_undefined(std::string message) {
+    m.step();
+    return value(std::make_shared<const undefined_object>(undefined_object{std::move(message)}));
+  }
+
+  /// A dict in the making; finish() turns it into a value.
+  class dict_maker {
+   public:
+    explicit dict_maker(runtime& rt) : rt_(rt), d_(std::make_shared<dict_object>()) { d_->held = charge(&rt.m, 128); }
+    void add(const value& key, const value& v) {
+      const std::string k = dict_key(key);
+      if (k.empty()) rt_.fail("expected a hashable key, got '" + std::string(type_name(key)) + "'");
+      rt_.m.touch(k.size());
+      d_->held.grow(128 + 2 * k.size());
+      dict_insert(*d_, key, v);
+      rt_.check_depth(d_->depth);
+    }
+    value finish() { return value(std::shared_ptr<const dict_object>(std::move(d_))); }
+
+   private:
+    runtime& rt_;
+    std::shared_ptr<dict_object> d_;
+  };
+
+  /// An object that belongs to the rendering.
+  template <class T, class... Args>
+  value own(Args&&... args) {
+    m.hold(256);
+    owned_.push_back(std::make_unique<T>(std::forward<Args>(args)...));
+    return value(std::shared_ptr<object>(std::shared_ptr<void>(), owned_.back().get()));
+  }
+  /// An object that lives as long as somebody refers to it.
+  template <class T, class... Args>
+  value share(Args&&... args) {
+    m.step();
+    return value(std::shared_ptr<object>(std::make_shared<T>(std::forward<Args>(args)...)));
+  }
+
+  /// The items that iterating over `v` gives; a generator is used up by it.
+  std::vector<value> items_of(const value& v) {
+    std::vector<value> out;
+    switch (v.type()) {
+      case kind::undefined: return out;
+      case kind::list: m.step(1 + v.as_list().items.size() / 8); return v.as_list().items;
+      case kind::dict:
+        m.step(1 + v.as_dict().entries.size() / 8);
+        for (const auto& [key, item] : v.as_dict().entries) out.push_back(key);
+        return out;
+      case kind::string: {
+        const text& t = v.as_text();
+        for_each_character(t.view(), [&](char32_t, std::size_t begin, std::size_t end) { out.push_back(make(t.slice(begin, end))); });
+        return out;
+      }
+      case kind::generator: {
+        generator_object& g = v.as_generator();
+        m.step(1 + g.items.size() / 8);
+        out.assign(g.items.begin() + static_cast<std::ptrdiff_t>(g.at), g.items.end());
+        g.at = g.items.size();
+        return out;
+      }
+      case kind::none:
+      case kind::boolean:
+      case kind::integer:
+      case kind::big_integer:
+      case kind::floating:
+      case kind::object: break;
+    }
+    fail("expected something to iterate over, got '" + std::string(type_name(v)) + "'");
+  }
+
+  [[nodiscard]] std::tm now() const {
+    if (clock_) return clock_();
+    const std::time_t t = std::time(nullptr);
+    std::tm out{};
+#if defined(_WIN32)
+    localtime_s(&out, &t);
+#else
+    localtime_r(&t, &out);
+#endif
+    return out;
+  }
+
+  void check_depth(std::size_t depth) const {
+    if (depth > m.bounds().max_value_depth) m.fail("expected values nested at most " + std::to_string(m.bounds().max_value_depth) + " deep, got more", errc::out_of_memory);
+  }
+
+ private:
+  const clock_function& clock_;
+  std::vector<std::unique_ptr<object>> owned_;
+};
+
+inline value object::call(runtime& rt, const arguments&) { rt.fail("expected something callable, got '" + std::string(type_name()) + "'"); }
+
+/// Matches a call's arguments to parameter names, as Python does: `bind(rt, "replace", args, {"old", "new", "count"}, 2)`
+/// returns one pointer per parameter, null where nothing was passed; the first `required` must be given.
+template <std::size_t N>
+std::vector<const value*> bind(runtime& rt, std::string_view who, const arguments& args, const char* const (&names)[N], std::size_t required = 0) {
+  std::vector<const value*> out(N, nullptr);
+  if (args.positional.size() > N)
+    rt.fail("expected at most " + std::to_string(N) + " arguments for " + std::string(who) + ", got " + std::to_string(args.positional.size()));
+  for (std::size_t i = 0; i < args.positional.size(); ++i) out[i] = &args.positional[i];
+  for (const auto& [key, v] : args.named) {
+    std::size_t i = 0;
+    while (i < N && key != names[i]) ++i;
+    if (i == N) rt.fail("expected known arguments for " + std::string(who) + ", got '" + key + "'");
+    if (out[i]) rt.fail("expected each argument of " + std::string(who) + " once, got '" + key + "' twice");
+    out[i] = &v;
+  }
+  for (std::size_t i = 0; i < required; ++i)
+    if (!out[i]) rt.fail("expected the argument '" + std::string(names[i]) + "' for " + std::string(who) + ", got none");
+  return out;
+}
+inline void bind_nothing(runtime& rt, std::string_view who, const arguments& args) {
+  if (!args.positional.empty() || !args.named.empty()) rt.fail("expected no arguments for " + std::string(who) + ", got some");
+}
+
+/// An argument that must be an integer (or a bool, which is one).
+inline std::int64_t integer_argument(runtime& rt, std::string_view who, const value& v) {
+  if (!v.is(kind::integer) && !v.is(kind::boolean)) {
+    if (v.is_undefined()) rt.use_of_undefined(v);
+    rt.fail("expected an integer for " + std::string(who) + ", got '" + std::string(type_name(v)) + "'");
+  }
+  return v.as_integer();
+}
+
+// The rest of the engine, each in its own header.
+value get_attribute(runtime&, const value& base, std::string_view name);                         // access.hpp
+value get_item(runtime&, const value& base, const value& key);                                   // access.hpp
+value call_value(runtime&, const value& callee, const arguments&);                               // access.hpp
+value apply_filter(runtime&, std::string_view name, const value& input, const arguments&);      // filters.hpp
+bool apply_test(runtime&, std::string_view name, const value& input, const arguments&);         // tests.hpp
+
+}  // namespace jinja
+}  // namespace quena::inline v0

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: MIT
+// Values of the template language: Python's, as far as templates can tell.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "meter.hpp"
+#include "text.hpp"
+
+namespace quena::inline v0 {
+namespace jinja {
+
+class value;
+class runtime;
+struct arguments;
+
+enum class kind : std::uint8_t { undefined, none, boolean, integer, big_integer, floating, string, list, dict, generator, object };
+
+/// Which Python sequence a list stands for; they print, slice and answer tests differently.
+enum class flavor : std::uint8_t { list, tuple, range, dict_keys, dict_values, dict_items };
+
+struct undefined_object {
+  std::string message;  ///< what an attempt to use it says
+};
+struct string_object {
+  text t;
+  charge held;
+};
+struct list_object;
+struct dict_object;
+struct generator_object;
+class object;
+
+/// One value; copying shares. Values that a caller makes (from JSON, from strings) are immutable and may be used by
+/// several renderings at once.
+class value {
+ public:
+  value() : v_(std::shared_ptr<const undefined_object>()) {}
+  value(std::nullptr_t) : v_(std::monostate{}) {}
+  value(bool b) : v_(b) {}
+  value(std::int64_t i) : v_(i) {}
+  value(int i) : v_(std::int64_t{i}) {}
+  value(double d) : v_(d) {}
+  value(std::string s, bool from_template = false)
+      : v_(std::make_shared<const string_object>(string_object{text(std::move(s), from_template), {}})) {}
+  value(const char* s) : value(std::string(s)) {}
+  explicit value(std::shared_ptr<const undefined_object> p) : v_(std::move(p)) {}
+  explicit value(std::shared_ptr<const std::string> digits) : v_(std::move(digits)) {}
+  explicit value(std::shared_ptr<const string_object> p) : v_(std::move(p)) {}
+  explicit value(std::shared_ptr<const list_object> p) : v_(std::move(p)) {}
+  explicit value(std::shared_ptr<const dict_object> p) : v_(std::move(p)) {}
+  explicit value(std::shared_ptr<generator_object> p) : v_(std::move(p)) {}
+  explicit value(std::shared_ptr<object> p) : v_(std::move(p)) {}
+
+  /// A list or dict of the caller's: value::list({1, "two", nullptr}), value::dict({{"role", "user"}}).
+  static value list(std::vector<value> items, flavor f = flavor::list);
+  static value dict(std::vector<std::pair<value, value>> entries);
+
+  [[nodiscard]] kind type() const noexcept { return static_cast<kind>(v_.index()); }
+  [[nodiscard]] bool is(kind k) const noexcept { return type() == k; }
+  [[nodiscard]] bool is_undefined() const noexcept { return is(kind::undefined); }
+  [[nodiscard]] bool is_none() const noexcept { return is(kind::none); }
+  [[nodiscard]] bool is_string() const noexcept { return is(kind::string); }
+  [[nodiscard]] bool is_number() const noexcept {  // Python's bool is an int
+    return is(kind::boolean) || is(kind::integer) || is(kind::floating);
+  }
+
+  [[nodiscard]] bool as_boolean() const { return *std::get_if<bool>(&v_); }
+  [[nodiscard]] std::int64_t as_integer() const { return is(kind::boolean) ? as_boolean() : *std::get_if<std::int64_t>(&v_); }
+  [[nodiscard]] double as_float() const { return is(kind::floating) ? *std::get_if<double>(&v_) : static_cast<double>(as_integer()); }
+  [[nodiscard]] const std::string& digits() const { return **std::get_if<std::shared_ptr<const std::string>>(&v_); }
+  [[nodiscard]] const text& as_text() const { return (*std::get_if<std::shared_ptr<const string_object>>(&v_))->t; }
+  [[nodiscard]] std::string_view view() const { return as_text().view(); }
+  [[nodiscard]] const list_object& as_list() const { return **std::get_if<std::shared_ptr<const list_object>>(&v_); }
+  [[nodiscard]] const dict_object& as_dict() const { return **std::get_if<std::shared_ptr<const dict_object>>(&v_); }
+  [[nodiscard]] generator_object& as_generator() const { return **std::get_if<std::shared_ptr<generator_object>>(&v_); }
+  [[nodiscard]] object& as_object() const { return **std::get_if<std::shared_ptr<object>>(&v_); }
+  [[nodiscard]] std::string_view undefined_message() const {
+    const auto& p = *std::get_if<std::shared_ptr<const undefined_object>>(&v_);
+    return p ? std::string_view(p->message) : std::string_view("value is undefined");
+  }
+
+  /// Python's `is`: the same object, or the same small constant.
+  [[nodiscard]] bool same_as(const value& o) const noexcept { return v_ == o.v_; }
+
+ private:
+  // In the order of `kind`.
+  std::variant<std::shared_ptr<const undefined_object>, std::monostate, bool, std::int64_t, std::shared_ptr<const std::string>,
+               double, std::shared_ptr<const string_object>, std::shared_ptr<const list_object>,
+               std::shared_ptr<const dict_object>, std::shared_ptr<generator_object>, std::shared_ptr<object>>
+      v_;
+};
+
+struct list_object {
+  std::vector<value> items;
+  flavor kind_of = flavor::list;
+  std::int64_t start = 0, stop = 0, stride = 1;  ///< of a range
+  std::size_t depth = 1;                         ///< nesting of containers, this one included
+  charge held;
+};
+
+/// A dictionary in order of insertion. Lookups go through an ordered index once there are more than a few entries: hostile
+/// keys cannot make it slow, as they could with a hash table.
+struct dict_object {
+  std::vector<std::pair<value, value>> entries;
+  std::map<std::string, std::size_t, std::less<>> index;
+  std::size_t depth = 1;
+  charge held;
+};
+
+/// What map, select, batch, … return: it can be walked once, has no length and is always true.
+struct generator_object {
+  std::vector<value> items;
+  std::size_t at = 0;
+  charge held;
+};
+
+/// Everything with behaviour: functions, macros, bound methods, namespaces, loops. Objects that could hold themselves
+/// (a namespace put into itself) belong to the rendering, and values only refer to them.
+class object {
+ public:
+  object() = default;
+  object(const object&) = delete;
+  object& operator=(const object&) = delete;
+  virtual ~object() = default;
+  [[nodiscard]] virtual std::string_view type_name() const = 0;
+  virtual std::string repr(runtime&) { return "<" + std::string(type_name()) + ">"; }
+  /// The attribute, or undefined with `found` false.
+  virtual value attribute(runtime&, std::string_view, bool& found) { return found = false, value(); }
+  [[nodiscard]] virtual bool callable() const { return false; }
+  virtual value call(runtime&, const arguments&);
+  virtual bool is_namespace() const { return false; }
+  virtual bool assign(runtime&, std::string_view, value) { return false; }
+};
+
+/// What a call passes.
+struct arguments {
+  std::vector<value> positional;
+  std::vector<std::pair<std::string, value>> named;
+
+  [[nodiscard]] const value* find(std::string_view name) const {
+    for (const auto& [key, v] : named)
+      if (key == name) return &v;
+    return nullptr;
+  }
+};
+
+inline std::size_t container_depth(const value& v) {
+  return v.is(kind::list) ? v.as_list().depth : v.is(kind::dict) ? v.as_dict().depth : 0;
+}
+
+/// Text under which a key is filed: equal keys (1, 1.0 and true are equal) have equal texts. Empty: not hashable.
+inline std::string dict_key(const value& v) {
+  switch (v.type()) {
+    case kind::none: return "n";
+    case kind::boolean:
+    case kind::integer: return "i" + std::to_string(v.as_integer());
+    case kind::big_integer: return "i" + v.digits();
+    case kind::floating: {
+      const double d = v.as_float();
+      if (d >= -9e18 && d <= 9e18 && d == static_cast<double>(static_cast<std::int64_t>(d)))
+        return "i" + std::to_string(static_cast<std::int64_t>(d));
+      return "f" + std::to_string(std::bit_cast<std::uint64_t>(d));
+    }
+    case kind::string: return "s" + v.as_text().bytes();
+    case kind::list: {
+      if (v.as_list().kind_of != flavor::tuple) return {};
+      std::string s = "t";
+      for (const value& item : v.as_list().items) {
+        const std::string k = dict_key(item);
+        if (k.empty()) return {};
+        s.append(std::to_string(k.size())).append(":").append(k);
+      }
+      return s;
+    }
+    case kind::undefined: return "u";
+    case kind::dict:
+    case kind::generator:
+    case kind::object: return {};
+  }
+  return {};
+}
+
+inline constexpr std::size_t indexed_from = 8;  // entries; below this a linear search is faster than the index
+
+/// Position of the entry with this key, or npos.
+inline std::size_t dict_position(const dict_object& d, const std::string& key) {
+  if (d.entries.size() > indexed_from) {
+    const auto it = d.index.find(key);
+    return it == d.index.end() ? std::string::npos : it->second;
+  }
+  for (std::size_t i = 0; i < d.entries.size(); ++i)
+    if (dict_key(d.entries[i].first) == key) return i;
+  return std::string::npos;
+}
+
+inline const value* dict_find(const dict_object& d, std::string_view key) {  // a string key
+  if (d.entries.size() > indexed_from) {
+    const auto it = d.index.find("s" + std::string(key));
+    return it == d.index.end() ? nullptr : &d.entries[it->second].second;
+  }
+  for (const auto& [k, v] : d.entries)
+    if (k.is_string() && k.view() == key) return &v;
+  return nullptr;
+}
+
+inline const value* dict_find(const dict_object& d, const value& key) {
+  if (key.is_string()) return dict_find(d, key.view());
+  const std::size_t at = dict_position(d, dict_key(key));
+  return at == std::string::npos ? nullptr : &d.entries[at].second;
+}
+
+/// Adds or, as Python does, replaces the value and keeps the first key. The key must be hashable.
+/// Returns false if the key was there already.
+inline bool dict_insert(dict_object& d, value key, value v) {
+  const std::string k = dict_key(key);
+  d.depth = (std::max)(d.depth, 1 + container_depth(v));
+  if (const std::size_t at = dict_position(d, k); at != std::string::npos) {
+    d.entries[at].second = std::move(v);
+    return false;
+  }
+  d.entries.emplace_back(std::move(key), std::move(v));
+  if (d.entries.size() == indexed_from + 1) {
+    for (std::size_t i = 0; i < d.entries.size(); ++i) d.index.emplace(dict_key(d.entries[i].first), i);
+  } else if (d.entries.size() > indexed_from) {
+    d.index.emplace(k, d.entries.size() - 1);
+  }
+  return true;
+}
+
+inline value value::list(std::vector<value> items, flavor f) {
+  auto l = std::make_shared<list_object>();
+  for (const value& v : items) l->depth = (std::max)(l->depth, 1 + container_depth(v));
+  l->items = std::move(items);
+  l->kind_of = f;
+  return value(std::shared_ptr<const list_object>(std::move(l)));
+}
+
+inline value value::dict(std::vector<std::pair<value, value>> entries) {
+  auto d = std::make_shared<dict_object>();
+  for (auto& [k, v] : entries) dict_insert(*d, std::move(k), std::move(v));
+  return value(std::shared_ptr<const dict_object>(std::move(d)));
+}
+
+}  // namespace jinja
+}  // namespace quena::inline v0
