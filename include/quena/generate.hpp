@@ -65,14 +65,15 @@ struct generated_logprobs {
 template <backend B>
 class generation {
  public:
-  /// On a session of the caller's: `prompt` continues what it holds (for the penalties everything counts as prompt).
+  /// On a session of the caller's: `prompt` continues what it holds (for the penalties everything counts as prompt). Pieces are
+  /// also appended to `transcript`, where one is given; it must outlive the generation.
   /// Errors   invalid_argument: sampling options, stop strings, an empty prompt, a token outside the vocabulary;
   ///          context_overflow: the prompt does not leave room for one token.
-  generation(const llm<B>& source, session<B>& on, std::span<const token_id> prompt, generate_options options)
-      : generation(source, nullptr, &on, prompt, std::move(options)) {}
+  generation(const llm<B>& source, session<B>& on, std::span<const token_id> prompt, generate_options options, std::string* transcript = nullptr)
+      : generation(source, nullptr, &on, prompt, std::move(options), transcript) {}
   /// On a session of its own.
   generation(const llm<B>& source, std::span<const token_id> prompt, generate_options options)
-      : generation(source, std::make_unique<session<B>>(source.model, source.cache), nullptr, prompt, std::move(options)) {}
+      : generation(source, std::make_unique<session<B>>(source.model, source.cache), nullptr, prompt, std::move(options), nullptr) {}
   generation(const generation&) = delete;
   generation& operator=(const generation&) = delete;
 
@@ -88,6 +89,7 @@ class generation {
       }
       finish(finish_reason::cancelled);
     }
+    if (transcript_ != nullptr) *transcript_ += piece_;
     return !piece_.empty();
   }
   [[nodiscard]] std::string_view piece() const noexcept { return piece_; }
@@ -119,16 +121,15 @@ class generation {
   std::default_sentinel_t end() const noexcept { return {}; }
 
  private:
-  using clock = std::chrono::steady_clock;
-
-  generation(const llm<B>& source, std::unique_ptr<session<B>> own, session<B>* on, std::span<const token_id> prompt, generate_options options)
+  generation(const llm<B>& source, std::unique_ptr<session<B>> own, session<B>* on, std::span<const token_id> prompt, generate_options options, std::string* transcript)
       : options_(std::move(options)),
         own_(std::move(own)),
         session_(own_ ? own_.get() : on),
         sampler_(with_end_tokens(options_.sampling ? *options_.sampling : sampling_defaults(source), source.end_tokens), source.model.config().vocab_size),
         decoder_(source.tokenizer, {.skip_special = !options_.special_text, .continues = has_text(source.tokenizer, prompt)}),
         stop_(options_.stop),
-        prompt_(prompt.begin(), prompt.end()) {
+        prompt_(prompt.begin(), prompt.end()),
+        transcript_(transcript) {
     const std::size_t context = session_->max_length(), wanted = session_->length() + prompt.size();
     if (prompt.empty()) fail(errc::invalid_argument, "generate", "expected a prompt of at least one token, got none");
     if (wanted >= context)
@@ -153,8 +154,28 @@ class generation {
   /// One token: computes the logits, chooses, and adds its text to the piece.
   void step() {
     if (ids_.size() >= options_.max_tokens) return finish(finish_reason::length);
-    const std::span<const float> logits = advance();
+    const bool first = timing_.prefill_tokens == 0;
+    const auto start = std::chrono::steady_clock::now();
+    const std::span<const float> logits = first ? session_->feed(prompt_, forward()) : advance();
     if (logits.empty()) return finish(finish_reason::length);
+    choose(logits);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    (first ? timing_.prefill_s : timing_.decode_s) += seconds;
+    (first ? timing_.prefill_tokens : timing_.decode_tokens) += first ? prompt_.size() : 1;
+  }
+
+  [[nodiscard]] forward_options forward() const { return {.stop = options_.stop_token, .on_layer = {}}; }
+
+  /// The logits after the last token. Empty: the context is full and the policy is to stop.
+  std::span<const float> advance() {
+    if (session_->length() == session_->max_length()) {
+      if (options_.on_full_context == context_policy::stop) return {};
+      if (options_.on_full_context == context_policy::slide) slide();
+    }
+    return session_->feed({&ids_.back(), 1}, forward());
+  }
+
+  void choose(std::span<const float> logits) {
     const sampled choice = sampler_.choose(logits);
     if (sampler_.is_end(choice.token)) return finish(finish_reason::stop);
     sampler_.accept(choice.token);
@@ -165,36 +186,14 @@ class generation {
     if (ids_.size() == options_.max_tokens) finish(finish_reason::length);
   }
 
-  /// The logits for the next token: of the whole prompt at first, then of one token. Empty: the context is full and the policy is to stop.
-  std::span<const float> advance() {
-    const forward_options options{.stop = options_.stop_token, .on_layer = {}};
-    const auto start = clock::now();
-    const auto since = [&] { return std::chrono::duration<double>(clock::now() - start).count(); };
-    if (!started_) {
-      started_ = true;
-      const auto logits = session_->feed(prompt_, options);
-      timing_.prefill_tokens = prompt_.size();
-      timing_.prefill_s = since();
-      return logits;
-    }
-    if (session_->length() == session_->max_length()) {
-      if (options_.on_full_context == context_policy::stop) return {};
-      if (options_.on_full_context == context_policy::slide) slide(options);
-    }
-    const auto logits = session_->feed({&ids_.back(), 1}, options);
-    ++timing_.decode_tokens;
-    timing_.decode_s += since();
-    return logits;
-  }
-
   /// Drops the earlier half of what is not kept. The rest is computed anew: keys and values hold their old positions and context.
-  void slide(const forward_options& options) {
+  void slide() {
     const std::size_t length = session_->length(), keep = (std::min)(options_.keep, length - 1);
     const std::size_t dropped = (length - keep + 1) / 2;
     const auto old = session_->tokens();
     std::vector<token_id> rest(old.begin() + static_cast<std::ptrdiff_t>(keep + dropped), old.end());
     session_->rewind(keep);
-    if (!rest.empty()) session_->feed(rest, options);
+    if (!rest.empty()) session_->feed(rest, forward());
   }
 
   void finish(finish_reason reason) {
@@ -215,8 +214,8 @@ class generation {
   std::vector<generated_logprobs> logprobs_;
   generate_timing timing_;
   std::string piece_;
+  std::string* transcript_;
   finish_reason reason_ = finish_reason::none;
-  bool started_ = false;
 };
 
 /// The text that continues `prompt`, as a range; the tokenizer adds the BOS token if the model's files ask for it.
