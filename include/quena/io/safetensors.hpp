@@ -166,9 +166,10 @@ class safetensors_file {
 
   /// Errors   io; malformed: cut short or too long, not the format, overlaps, holes, duplicates, wrong sizes; unsupported: 8-bit
   ///          and smaller floats.
-  static safetensors_file open(std::string_view path) {
-    mapped_file file = mapped_file::open(path);
-    safetensors_file s(file.bytes(), std::string(path));
+  static safetensors_file open(std::string_view path) { return from_mapped(mapped_file::open(path)); }
+
+  static safetensors_file from_mapped(mapped_file file) {
+    safetensors_file s(file.bytes(), file.path());
     s.mapped_ = std::move(file);
     return s;
   }

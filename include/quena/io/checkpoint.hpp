@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: MIT
+// One view over the two kinds of checkpoints: a Hugging Face folder and a GGUF file.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../core/dtype.hpp"
+#include "../core/error.hpp"
+#include "file_system.hpp"
+#include "gguf.hpp"
+#include "gguf_names.hpp"
+#include "json.hpp"
+#include "mapped_file.hpp"
+#include "safetensors.hpp"
+
+namespace quena::inline v0 {
+
+/// A tensor of a checkpoint. Its bytes live as long as the checkpoint.
+struct checkpoint_tensor {
+  std::string name;                         ///< as in Hugging Face folders, for GGUF files too
+  dtype type = dtype::f32;
+  std::vector<std::size_t> shape;           ///< slowest first: [out_features, in_features]
+  std::span<const std::byte> data;
+  std::string file;                         ///< name of the file that holds it, without the folder
+  std::size_t interleaved_head_dim = 0;     ///< 0: rows as in Hugging Face folders. GGUF's q and k: head_dim, the rows of a head
+                                            ///< are permuted so that rotary pairs are neighbours (2i, 2i + 1) instead of halves
+};
+
+/// A file that the caller has in memory.
+struct memory_file {
+  std::string_view name;
+  std::span<const std::byte> bytes;
+};
+
+struct checkpoint_options {
+  bool weights = true;          ///< false: only configuration and text files are looked at; then config.json may be absent, too
+  bool allow_symlinks = false;  ///< true: shards may be symbolic links that lead out of the folder
+};
+
+/// An open checkpoint: names, types, shapes and places of all tensors, the configuration as the file has it, and the text files
+/// beside it. Every file was checked for consistency with itself; check_tensors() compares it with the configuration, and
+/// verify() reads the weights for NaN.
+///
+/// Open     Hugging Face folder: config.json, and model.safetensors or model.safetensors.index.json with its shards
+///          GGUF: the file, or a folder that holds exactly one of them and no config.json
+/// Errors   io: something is absent or unreadable; malformed; unsupported: pickled weights, GGUF in several parts, other models
+class checkpoint {
+ public:
+  static checkpoint open(std::string_view path, checkpoint_options options = {}) {
+    switch (kind_of_path(path)) {
+      case path_kind::absent: fail(errc::io, "load", "expected a model folder or a .gguf file, found nothing there", path);
+      case path_kind::other: fail(errc::io, "load", "expected a model folder or a .gguf file, got a device, pipe or socket", path);
+      case path_kind::file: return from_gguf(path, gguf_file::open(checked_gguf_path(path)), options);
+      case path_kind::folder: break;
+    }
+    if (kind_of_path(join_path(path, "config.json")) == path_kind::absent && kind_of_path(join_path(path, "tokenizer.json")) == path_kind::absent) {
+      const std::vector<std::string> files = names_in_folder(path, ".gguf");
+      if (files.size() == 1) return from_gguf(path, gguf_file::open(join_path(path, files[0])), options);
+      if (files.size() > 1) fail(errc::io, "load", "expected one model, got " + std::to_string(files.size()) + " .gguf files: name one of them", path);
+    }
+    checkpoint c;
+    c.path_ = path;
+    c.on_disk_ = true;
+    c.read_folder(options);
+    return c;
+  }
+
+  /// A GGUF file in the caller's memory, which must outlive the checkpoint and stay unchanged.
+  static checkpoint from_memory(std::span<const std::byte> gguf, std::string_view name = "memory", checkpoint_options options = {}) {
+    return from_gguf(name, gguf_file::from_memory(gguf, name), options);
+  }
+
+  /// A Hugging Face folder in the caller's memory (at least config.json and model.safetensors, or the index and its shards), which
+  /// must outlive the checkpoint and stay unchanged.
+  static checkpoint from_memory(std::span<const memory_file> files, std::string_view name = "memory", checkpoint_options options = {}) {
+    checkpoint c;
+    c.path_ = name;
+    for (const memory_file& f : files)
+      if (!c.in_memory_.emplace(std::string(f.name), f.bytes).second) fail(errc::invalid_argument, "load", "expected each file once, got " + detail::shortened(f.name) + " twice", name);
+    c.read_folder(options);
+    return c;
+  }
+
+  [[nodiscard]] bool is_gguf() const noexcept { return gguf_.has_value(); }
+  /// The GGUF file itself; only if is_gguf().
+  [[nodiscard]] const gguf_file& gguf() const {
+    if (!gguf_) fail(errc::invalid_argument, "load", "expected a GGUF file, got a Hugging Face folder", path_);
+    return *gguf_;
+  }
+  /// config.json; null if is_gguf() or if it was absent and no weights were asked for.
+  [[nodiscard]] const json& config_json() const noexcept { return config_; }
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  /// The path of a file beside the weights, for messages.
+  [[nodiscard]] std::string file_path(std::string_view name) const { return is_gguf() ? gguf_->file() : join_path(path_, name); }
+
+  [[nodiscard]] std::span<const checkpoint_tensor> tensors() const noexcept { return tensors_; }  ///< sorted by name
+  [[nodiscard]] const checkpoint_tensor* find(std::string_view name) const noexcept {
+    const auto it = std::lower_bound(tensors_.begin(), tensors_.end(), name, [](const checkpoint_tensor& t, std::string_view n) { return t.name < n; });
+    return it != tensors_.end() && it->name == name ? &*it : nullptr;
+  }
+
+  /// The content of a text file of the folder (tokenizer.json, …), nothing if it is absent or this is a GGUF file.
+  [[nodiscard]] std::optional<std::string> text_file(std::string_view name) const {
+    if (is_gguf()) return std::nullopt;
+    std::optional<folder_file> f = open_file(name);
+    if (!f) return std::nullopt;
+    constexpr std::size_t most = std::size_t{1} << 29;
+    if (f->bytes.size() > most) fail(errc::malformed, "load", "expected a text file of at most 512 MiB, got " + std::to_string(f->bytes.size()) + " bytes", file_path(name));
+    return std::string(reinterpret_cast<const char*>(f->bytes.data()), f->bytes.size());
+  }
+
+  /// Lets go of a tensor's pages: it will not be read again soon (see mapped_file::release).
+  void release(const checkpoint_tensor& t) const noexcept {
+    if (gguf_) gguf_->mapped().release(t.data);
+    for (const safetensors_file& s : shards_) s.mapped().release(t.data);
+  }
+
+ private:
+  struct folder_file {
+    mapped_file mapped;  // empty in memory
+    std::span<const std::byte> bytes;
+  };
+
+  checkpoint() = default;
+
+  // ---- GGUF
+
+  /// Tells what else somebody may have named, since "not a GGUF file" alone doesn't help.
+  static std::string_view checked_gguf_path(std::string_view path) {
+    for (const std::string_view suffix : {".safetensors", ".json", ".bin", ".pth", ".pt"})
+      if (path.ends_with(suffix)) fail(errc::invalid_argument, "load", "expected a model folder or a .gguf file, got one file of a folder", path);
+    return path;
+  }
+
+  static checkpoint from_gguf(std::string_view path, gguf_file file, checkpoint_options options) {
+    checkpoint c;
+    c.path_ = path;
+    c.gguf_ = std::move(file);
+    if (options.weights) c.list_gguf_tensors();
+    return c;
+  }
+
+  void list_gguf_tensors() {
+    const gguf_file& g = *gguf_;
+    if (const std::string_view arch = g.get_string("general.architecture"); arch != "llama")
+      fail(errc::unsupported, "load", "general.architecture: expected llama, got " + detail::shortened(arch), g.file());
+    if (const auto parts = g.find_u64("split.count"); parts && *parts > 1)
+      fail(errc::unsupported, "load", "expected a whole model, got one of " + std::to_string(*parts) + " parts: join them with llama-gguf-split --merge", g.file());
+    const std::uint64_t n_heads = g.get_u64("llama.attention.head_count");
+    if (n_heads == 0) fail(errc::malformed, "load", "llama.attention.head_count: expected at least 1, got 0", g.file());
+    const std::uint64_t head_dim = g.find_u64("llama.attention.key_length").value_or(g.get_u64("llama.embedding_length") / n_heads);
+
+    const std::string name = g.file().substr(g.file().find_last_of("/\\") + 1);
+    for (const gguf_tensor& t : g.tensors()) {
+      checkpoint_tensor out{hugging_face_name(t.name), t.type, {t.dims.rbegin(), t.dims.rend()}, t.data, name, 0};
+      if (out.name.find(".self_attn.q_proj.") != out.name.npos || out.name.find(".self_attn.k_proj.") != out.name.npos)
+        out.interleaved_head_dim = static_cast<std::size_t>(head_dim);
+      tensors_.push_back(std::move(out));
+    }
+    sort_tensors();
+  }
+
+  // ---- Hugging Face folder
+
+  /// A file of the folder by its plain name, nothing if it is absent.
+  [[nodiscard]] std::optional<folder_file> open_file(std::string_view name) const {
+    folder_file f;
+    if (on_disk_) {
+      const std::string path = join_path(path_, name);
+      if (kind_of_path(path) == path_kind::absent) return std::nullopt;
+      f.mapped = mapped_file::open(path);
+      f.bytes = f.mapped.bytes();
+    } else {
+      const auto it = in_memory_.find(name);
+      if (it == in_memory_.end()) return std::nullopt;
+      f.bytes = it->second;
+    }
+    return f;
+  }
+
+  void read_folder(checkpoint_options options) {
+    const std::optional<std::string> config = text_file("config.json");
+    if (config) config_ = parse_json(*config, "load", file_path("config.json"));
+    if (!options.weights) return;
+    if (!config) fail(errc::io, "load", "expected a model folder, but config.json is absent", path_);
+
+    if (std::optional<folder_file> whole = open_file("model.safetensors")) {
+      add_shard("model.safetensors", std::move(*whole));
+    } else if (const std::optional<std::string> index = text_file("model.safetensors.index.json")) {
+      read_index(*index, options);
+    } else {
+      const bool pickled = open_file("pytorch_model.bin") || open_file("pytorch_model.bin.index.json");
+      fail(pickled ? errc::unsupported : errc::io, "load",
+           pickled ? "expected safetensors weights, got pickled ones (pytorch_model.bin)" : "expected model.safetensors or model.safetensors.index.json, both are absent", path_);
+    }
+    sort_tensors();
+  }
+
+  void read_index(std::string_view text, checkpoint_options options) {
+    const std::string file = file_path("model.safetensors.index.json");
+    const json index = parse_json(text, "load", file);
+    const auto map = index.is_object() ? index.find("weight_map") : index.end();
+    if (map == index.end() || !map->is_object()) fail(errc::malformed, "load", "expected an object weight_map", file);
+
+    std::map<std::string, std::size_t, std::less<>> shards;  // name -> place in shards_
+    for (const auto& [tensor, shard] : map->items()) {
+      if (!shard.is_string()) fail(errc::malformed, "load", "weight_map." + detail::shortened(tensor) + ": expected a file name", file);
+      shards.emplace(shard.get_ref<const std::string&>(), 0);
+    }
+    for (auto& [name, place] : shards) {
+      check_shard_name(name, file);
+      if (on_disk_ && !options.allow_symlinks) check_shard_link(name, file);
+      std::optional<folder_file> f = open_file(name);
+      if (!f) fail(errc::io, "load", "expected the shard " + detail::shortened(name) + ", which is absent", file);
+      place = shards_.size();
+      add_shard(name, std::move(*f));
+    }
+    for (const auto& [tensor, shard] : map->items()) {
+      const std::string& name = shard.get_ref<const std::string&>();
+      if (shards_[shards.find(name)->second].find(tensor) == nullptr)
+        fail(errc::malformed, "load", detail::shortened(tensor) + ": expected in " + detail::shortened(name) + ", which has no such tensor", file);
+    }
+  }
+
+  /// Shards are files in the folder itself; the index is not trusted to name others.
+  static void check_shard_name(std::string_view name, std::string_view file) {
+    constexpr std::string_view suffix = ".safetensors";
+    const bool plain = name.size() > suffix.size() && name.ends_with(suffix) && name.front() != '.' && name.size() <= 255 &&
+                       std::none_of(name.begin(), name.end(), [](char c) { return c == '/' || c == '\\' || c == ':' || static_cast<unsigned char>(c) < 0x20; });
+    if (!plain) fail(errc::malformed, "load", "expected shard names like model-00001-of-00002.safetensors, got '" + detail::shortened(name) + "'", file);
+  }
+
+  /// A link may lead to another place in the folder, or to the blobs folder of a Hugging Face cache (…/snapshots/<revision> beside
+  /// …/blobs), nowhere else.
+  void check_shard_link(std::string_view name, std::string_view file) const {
+    if (kind_of_path(join_path(path_, name)) == path_kind::absent) return;  // said better by the caller
+    const auto parent = [](std::string_view p) { return p.substr(0, (std::min)(p.size(), p.find_last_of("/\\"))); };
+    const std::string shard = detail::resolved(join_path(path_, name)), beside = join_path(detail::resolved(path_), name);
+    const std::string_view holder = parent(shard), folder = parent(beside), snapshots = parent(folder);
+    if (!shard.empty() && holder == folder) return;
+    if (!shard.empty() && snapshots.ends_with("/snapshots") && holder == join_path(parent(snapshots), "blobs")) return;
+    fail(errc::malformed, "load", "expected the shard " + detail::shortened(name) + " in the folder, got a link that leads out of it (allow_symlinks permits that)", file);
+  }
+
+  void add_shard(std::string_view name, folder_file f) {
+    safetensors_file shard = on_disk_ ? safetensors_file::from_mapped(std::move(f.mapped)) : safetensors_file::from_memory(f.bytes, join_path(path_, name));
+    for (const safetensors_tensor& t : shard.tensors()) tensors_.push_back({t.name, t.type, t.shape, t.data, std::string(name), 0});
+    shards_.push_back(std::move(shard));
+  }
+
+  void sort_tensors() {
+    std::sort(tensors_.begin(), tensors_.end(), [](const checkpoint_tensor& a, const checkpoint_tensor& b) { return a.name < b.name; });
+    for (std::size_t i = 1; i < tensors_.size(); ++i)
+      if (tensors_[i].name == tensors_[i - 1].name)
+        fail(errc::malformed, "load", detail::shortened(tensors_[i].name) + ": expected once, got it in " + tensors_[i - 1].file + " and in " + tensors_[i].file, path_);
+  }
+
+  std::string path_;
+  bool on_disk_ = false;
+  std::map<std::string, std::span<const std::byte>, std::less<>> in_memory_;
+  std::optional<gguf_file> gguf_;
+  json config_;
+  std::vector<safetensors_file> shards_;
+  std::vector<checkpoint_tensor> tensors_;
+};
+
+}  // namespace quena::inline v0
