@@ -42,7 +42,7 @@ class added_token_matcher {
       if (text.size() > max_length)
         fail(errc::unsupported, where, "expected added tokens of at most 1024 bytes, got " + std::to_string(text.size()), file);
       if (i > 0 && tokens_[i - 1].text == text)
-        fail(errc::malformed, where, "expected each added token once, got '" + text.substr(0, 100) + "' twice", file);
+        fail(errc::malformed, where, "expected each added token once, got '" + shortened(text) + "' twice", file);
       const auto first = static_cast<unsigned char>(text[0]);
       (tokens_[i].special ? specials_ : plain_)[first] = true;
       if (first_[first].second == 0) first_[first].first = i;

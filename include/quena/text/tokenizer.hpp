@@ -13,8 +13,12 @@
 #include <vector>
 
 #include "../core/error.hpp"
+#include "../io/checkpoint.hpp"
+#include "../io/gguf.hpp"
 #include "segment.hpp"
+#include "tokenizer_config.hpp"
 #include "tokenizer_data.hpp"
+#include "tokenizer_gguf.hpp"
 #include "tokenizer_json.hpp"
 
 namespace quena::inline v0 {
@@ -46,6 +50,19 @@ class tokenizer {
   static tokenizer from_json(std::string_view tokenizer_json, std::string_view tokenizer_config_json = {},
                              std::string_view file = "tokenizer.json") {
     return tokenizer(detail::read_tokenizer_json(tokenizer_json, tokenizer_config_json, file));
+  }
+
+  /// From the metadata tokenizer.ggml.* of a GGUF file (models `gpt2` with a known `pre`, and `llama`).
+  /// Errors   as from_json.
+  static tokenizer from_gguf(const gguf_file& file) { return tokenizer(detail::read_tokenizer_gguf(file)); }
+
+  /// From whichever of the two a checkpoint has. The weights are not needed: checkpoint_options{.weights = false} will do.
+  /// Errors   as from_json; io: the folder has no tokenizer.json.
+  static tokenizer open(const checkpoint& c) {
+    if (c.is_gguf()) return from_gguf(c.gguf());
+    const std::optional<std::string> text = c.text_file("tokenizer.json");
+    if (!text) fail(errc::io, where, "expected tokenizer.json, which is absent", c.path());
+    return from_json(*text, c.text_file("tokenizer_config.json").value_or(""), c.file_path("tokenizer.json"));
   }
 
   /// The ids of a text. Special tokens in it count only with `parse_special`; added tokens that are not special always do.
@@ -297,5 +314,20 @@ class tokenizer {
 
   detail::tokenizer_data d_;
 };
+
+/// The chat template of a checkpoint, if it has one: chat_template.jinja, `chat_template` in tokenizer_config.json (of several the one
+/// called `name`), or tokenizer.chat_template in a GGUF file.
+/// Errors   malformed: tokenizer_config.json is broken.
+inline std::optional<std::string> read_chat_template(const checkpoint& c, std::string_view name = "default") {
+  if (c.is_gguf()) {
+    std::optional<std::string_view> text;
+    if (name != "default") text = c.gguf().find_string("tokenizer.chat_template." + std::string(name));
+    if (!text) text = c.gguf().find_string("tokenizer.chat_template");
+    return text ? std::optional<std::string>(*text) : std::nullopt;
+  }
+  if (name == "default")
+    if (std::optional<std::string> file = c.text_file("chat_template.jinja")) return file;
+  return detail::read_tokenizer_config(c.text_file("tokenizer_config.json").value_or(""), c.file_path("tokenizer_config.json"), name).chat_template;
+}
 
 }  // namespace quena::inline v0

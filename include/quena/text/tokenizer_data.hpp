@@ -49,6 +49,79 @@ struct tokenizer_data {
   std::vector<token_id> eos;
 };
 
+/// Appends what a byte-level vocabulary's text stands for: each of 256 characters is a byte. A text with any other character
+/// stands for itself.
+///   "Ġthe" -> " the"
+/// Source   Radford et al. 2019 (GPT-2): printable Latin-1 stands for itself, the other bytes for U+0100, U+0101, … in order.
+inline void append_byte_level(std::string_view text, std::string& out) {
+  constexpr auto is_plain = [](std::uint32_t b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF); };
+  constexpr auto others = [is_plain] {
+    std::array<std::uint8_t, 68> a{};
+    std::size_t n = 0;
+    for (std::uint32_t b = 0; b < 256; ++b)
+      if (!is_plain(b)) a[n++] = static_cast<std::uint8_t>(b);
+    return a;
+  }();
+  const std::size_t start = out.size();
+  for (std::size_t at = 0; at < text.size();) {
+    const utf8_char c = decode_utf8(text, at);
+    at += c.n_bytes;
+    std::uint32_t b = c.code_point;
+    if (b >= 0x100 && b < 0x100 + others.size()) {
+      b = others[b - 0x100];
+    } else if (!c.valid || b > 0xFF || !is_plain(b)) {
+      out.resize(start);
+      out.append(text);
+      return;
+    }
+    out.push_back(static_cast<char>(static_cast<unsigned char>(b)));
+  }
+}
+
+/// Appends the text with a space for every U+2581.
+inline void append_with_spaces(std::string_view text, std::string& out) {
+  for (std::size_t at = 0;;) {
+    const std::size_t found = text.find(sentencepiece_space, at);
+    out.append(text.substr(at, found == text.npos ? text.npos : found - at));
+    if (found == text.npos) return;
+    out.push_back(' ');
+    at = found + sentencepiece_space.size();
+  }
+}
+
+/// The bytes that a token's text in a file stands for. `buffer` holds them where the text itself does not.
+inline std::string_view bytes_in_file(const tokenizer_data& d, std::string_view text, std::string& buffer) {
+  buffer.clear();
+  if (d.byte_level)
+    append_byte_level(text, buffer);
+  else
+    append_with_spaces(text, buffer);
+  return buffer;
+}
+
+/// Adds merge number `rank` of the tokens written `left` and `right` in the file.
+/// Errors   malformed: they or what they make are not in the vocabulary.
+inline void add_written_merge(tokenizer_data& d, std::string_view left, std::string_view right, std::size_t rank, std::string& buffer) {
+  const std::size_t middle = bytes_in_file(d, left, buffer).size();
+  if (d.byte_level)
+    append_byte_level(right, buffer);
+  else
+    append_with_spaces(right, buffer);
+  const std::string_view joined = buffer;
+  const token_id a = d.vocab.find(joined.substr(0, middle)), b = d.vocab.find(joined.substr(middle)), made = d.vocab.find(joined);
+  if (a == no_token || b == no_token || made == no_token)
+    fail(errc::malformed, "tokenizer", "merges: expected merges of tokens in the vocabulary, got number " + std::to_string(rank) + ", which makes '" +
+         shortened(joined) + "'", d.file);
+  d.merges.add(a, b, {static_cast<std::uint32_t>(rank), made}, "tokenizer", d.file);
+}
+
+/// The two sides of a merge written "a b", or nothing.
+constexpr std::optional<std::pair<std::string_view, std::string_view>> split_merge(std::string_view text) noexcept {
+  const std::size_t space = text.find(' ');
+  if (space == text.npos || text.find(' ', space + 1) != text.npos) return std::nullopt;
+  return std::pair(text.substr(0, space), text.substr(space + 1));
+}
+
 /// Fills byte_ids: at byte level the one-byte tokens; with byte fallback the tokens `<0xNN>`, which `fallback` lists.
 inline void find_bytes(tokenizer_data& d, const std::array<token_id, 256>& fallback) {
   d.byte_ids = fallback;
@@ -69,47 +142,6 @@ inline void find_cuts(tokenizer_data& d) {
       if (t[k] == ' ' && t[k - 1] != ' ') return;
   }
   d.cut_at_spaces = true;
-}
-
-/// The 256 characters that byte-level vocabularies write for bytes, turned back into them. A text with any other character
-/// stands for itself.
-///   "Ġthe" -> " the"
-/// Returns  false if the text had another character; `out` is then the text.
-/// Source   Radford et al. 2019 (GPT-2): printable Latin-1 stands for itself, the other bytes for U+0100, U+0101, … in order.
-inline bool bytes_of_byte_level(std::string_view text, std::string& out) {
-  constexpr auto is_plain = [](std::uint32_t b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF); };
-  constexpr auto others = [is_plain] {
-    std::array<std::uint8_t, 68> a{};
-    std::size_t n = 0;
-    for (std::uint32_t b = 0; b < 256; ++b)
-      if (!is_plain(b)) a[n++] = static_cast<std::uint8_t>(b);
-    return a;
-  }();
-  out.clear();
-  for (std::size_t at = 0; at < text.size();) {
-    const utf8_char c = decode_utf8(text, at);
-    at += c.n_bytes;
-    std::uint32_t b = c.code_point;
-    if (b >= 0x100 && b < 0x100 + others.size())
-      b = others[b - 0x100];
-    else if (!c.valid || b > 0xFF || !is_plain(b)) {
-      out.assign(text);
-      return false;
-    }
-    out.push_back(static_cast<char>(static_cast<unsigned char>(b)));
-  }
-  return true;
-}
-
-/// Appends the text with a space for every U+2581.
-inline void append_with_spaces(std::string_view text, std::string& out) {
-  for (std::size_t at = 0;;) {
-    const std::size_t found = text.find(sentencepiece_space, at);
-    out.append(text.substr(at, found == text.npos ? text.npos : found - at));
-    if (found == text.npos) return;
-    out.push_back(' ');
-    at = found + sentencepiece_space.size();
-  }
 }
 
 /// The value of a token `<0xNN>`, or nothing.

@@ -119,11 +119,11 @@ class tokenizer_json_sink {
     merge_sizes.push_back(static_cast<std::uint32_t>(text.size()));
   }
   void add_merge(std::string_view text) {
-    const std::size_t space = text.find(' ');
-    if (space == text.npos || text.find(' ', space + 1) != text.npos) bad_merge("'" + std::string(text.substr(0, 100)) + "'");
+    const auto sides = split_merge(text);
+    if (!sides) bad_merge("'" + shortened(text) + "'");
     parts_ = 0;
-    add_part(text.substr(0, space));
-    add_part(text.substr(space + 1));
+    add_part(sides->first);
+    add_part(sides->second);
   }
 
   json_builder rest_;
@@ -153,7 +153,8 @@ class tokenizer_json_reader {
       unsupported("expected a ByteLevel pre-tokenizer or one that writes U+2581 for spaces, got neither");
     if (sink.vocab.items.empty()) malformed("model.vocab: expected an object of tokens, got none");
     if (!sink.has_merges) malformed("model.merges: expected a list, got none");
-    const tokenizer_config config = read_tokenizer_config(config_text);
+    const std::string_view folder = file_.substr(0, file_.find_last_of("/\\") + 1);  // npos + 1 is 0
+    const tokenizer_config config = read_tokenizer_config(config_text, std::string(folder) + "tokenizer_config.json");
     read_vocab(sink.vocab, json_member(j, "added_tokens"), config);
     read_merges(sink);
     if (unknown_) d_.unknown = named(*unknown_, "model.unk_token");
@@ -184,11 +185,11 @@ class tokenizer_json_reader {
 
   void read_model(const json& m) {
     if (const std::string type = text(m, "type"); !type.empty() && type != "BPE")
-      unsupported("model.type: expected BPE, got '" + type.substr(0, 100) + "'");
+      unsupported("model.type: expected BPE, got '" + shortened(type) + "'");
     if (const json* dropout = json_member(m, "dropout"); dropout != nullptr && *dropout != 0)
-      unsupported("model.dropout: expected none, got " + dropout->dump().substr(0, 100));
+      unsupported("model.dropout: expected none, got " + shortened(dropout->dump()));
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (!text(m, key).empty()) unsupported(std::string("model.") + key + ": expected none, got '" + text(m, key).substr(0, 100) + "'");
+      if (!text(m, key).empty()) unsupported(std::string("model.") + key + ": expected none, got '" + shortened(text(m, key)) + "'");
     d_.ignore_merges = flag(m, "ignore_merges", false);
     d_.fuse_unknown = flag(m, "fuse_unk", false);
     byte_fallback_ = flag(m, "byte_fallback", false);
@@ -205,7 +206,7 @@ class tokenizer_json_reader {
       } else if (type == "Replace" && pattern != nullptr && text(*pattern, "String") == " " && text(*n, "content") == sentencepiece_space) {
         spaces_replaced_ = true;
       } else {
-        unsupported("normalizer: expected none, or Prepend and Replace with U+2581, got '" + type.substr(0, 100) + "'");
+        unsupported("normalizer: expected none, or Prepend and Replace with U+2581, got '" + shortened(type) + "'");
       }
     }
   }
@@ -235,7 +236,7 @@ class tokenizer_json_reader {
       } else if (type == "Metaspace" && text(*p, "replacement") == sentencepiece_space && !spaces_replaced_) {
         read_metaspace(*p);
       } else {
-        unsupported("pre_tokenizer: expected ByteLevel (without prefix), Split, Digits or Metaspace in a known combination, got '" + type.substr(0, 100) + "'");
+        unsupported("pre_tokenizer: expected ByteLevel (without prefix), Split, Digits or Metaspace in a known combination, got '" + shortened(type) + "'");
       }
     }
     if (d_.byte_level && (spaces_replaced_ || normalizer_prepends_)) unsupported("normalizer: expected none with ByteLevel, got one");
@@ -265,21 +266,12 @@ class tokenizer_json_reader {
       } else if (type == "Metaspace") {
         d_.strip_space = json_member(*p, "prepend_scheme") != nullptr ? text(*p, "prepend_scheme") != "never" : flag(*p, "add_prefix_space", true);
       } else if (type != "ByteLevel" && type != "Replace" && type != "ByteFallback" && type != "Fuse") {
-        unsupported("decoder: expected ByteLevel, Replace, ByteFallback, Fuse, Strip or Metaspace, got '" + type.substr(0, 100) + "'");
+        unsupported("decoder: expected ByteLevel, Replace, ByteFallback, Fuse, Strip or Metaspace, got '" + shortened(type) + "'");
       }
     }
   }
 
-  /// The bytes that a token's text in the file stands for.
-  std::string_view bytes_of(std::string_view text) {
-    if (d_.byte_level) {
-      bytes_of_byte_level(text, buffer_);
-    } else {
-      buffer_.clear();
-      append_with_spaces(text, buffer_);
-    }
-    return buffer_;
-  }
+  std::string_view bytes_of(std::string_view text) { return bytes_in_file(d_, text, buffer_); }
 
   void read_vocab(const token_list& raw, const json* added, const tokenizer_config& config) {
     token_list list;
@@ -303,11 +295,11 @@ class tokenizer_json_reader {
     for (const added_token& t : tokens) {
       if (base.kind(t.id) == token_kind::absent) {
         if (base.find(bytes_of(t.text)) != no_token && base.find(t.text) != no_token)
-          malformed("added_tokens: expected the id of the vocabulary for '" + t.text.substr(0, 100) + "', got " + std::to_string(t.id));
+          malformed("added_tokens: expected the id of the vocabulary for '" + shortened(t.text) + "', got " + std::to_string(t.id));
         list.add(d_.byte_level ? std::string_view(t.text) : bytes_of(t.text), t.id, token_kind::added, false);
       } else if (base.bytes(t.id) != bytes_of(t.text) && base.bytes(t.id) != t.text) {
-        malformed("added_tokens: expected an id of its own for '" + t.text.substr(0, 100) + "', got " + std::to_string(t.id) + ", which is '" +
-                  std::string(base.bytes(t.id).substr(0, 100)) + "'");
+        malformed("added_tokens: expected an id of its own for '" + shortened(t.text) + "', got " + std::to_string(t.id) + ", which is '" +
+                  shortened(base.bytes(t.id)) + "'");
       }
     }
     d_.vocab = list.items.size() == raw.items.size() ? std::move(base) : vocabulary(std::move(list), where, file_);
@@ -324,7 +316,7 @@ class tokenizer_json_reader {
       const std::optional<std::string> content = json_text(j, "content", where, file_);
       if (!content || id == nullptr || !id->is_number_unsigned() || id->get<std::uint64_t>() > 0x7FFFFFFE)
         malformed("added_tokens: expected objects with a content and an id of 0 or more, got " + j.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 200));
-      if (flag(j, "single_word", false)) unsupported("added_tokens: expected single_word to be false, got true for '" + content->substr(0, 100) + "'");
+      if (flag(j, "single_word", false)) unsupported("added_tokens: expected single_word to be false, got true for '" + shortened(*content) + "'");
       out.push_back({*content, id->get<token_id>(), flag(j, "special", false), flag(j, "lstrip", false), flag(j, "rstrip", false),
                      flag(j, "normalized", !flag(j, "special", false))});
     }
@@ -353,22 +345,15 @@ class tokenizer_json_reader {
   void read_merges(const tokenizer_json_sink& sink) {
     const std::size_t n = sink.merge_sizes.size() / 2;
     d_.merges = merge_table(n);
-    std::string joined;
     std::size_t at = 0;
+    const auto next = [&](std::size_t i) {
+      const std::string_view written = std::string_view(sink.merge_bytes).substr(at, sink.merge_sizes[i]);
+      at += written.size();
+      return written;
+    };
     for (std::size_t i = 0; i < n; ++i) {
-      joined.clear();
-      token_id side[2];
-      for (std::size_t k = 0; k < 2; ++k) {
-        const std::string_view written = std::string_view(sink.merge_bytes).substr(at, sink.merge_sizes[2 * i + k]);
-        at += written.size();
-        const std::string_view bytes = bytes_of(written);
-        side[k] = d_.vocab.find(bytes);
-        joined.append(bytes);
-      }
-      const token_id made = d_.vocab.find(joined);
-      if (side[0] == no_token || side[1] == no_token || made == no_token)
-        malformed("model.merges: expected merges of tokens in the vocabulary, got number " + std::to_string(i) + ", which makes '" + joined.substr(0, 100) + "'");
-      d_.merges.add(side[0], side[1], {static_cast<std::uint32_t>(i), made}, where, file_);
+      const std::string_view left = next(2 * i), right = next(2 * i + 1);
+      add_written_merge(d_, left, right, i, buffer_);
     }
   }
 
@@ -377,7 +362,7 @@ class tokenizer_json_reader {
       for (const added_token& t : m->tokens())
         if (t.text == token) return t.id;
     const token_id id = d_.vocab.find(bytes_of(token));
-    if (id == no_token) malformed(std::string(what) + ": expected a token of the vocabulary, got '" + token.substr(0, 100) + "'");
+    if (id == no_token) malformed(std::string(what) + ": expected a token of the vocabulary, got '" + shortened(token) + "'");
     return id;
   }
 
@@ -386,7 +371,7 @@ class tokenizer_json_reader {
     for (const json* p : parts(j, "processors")) {
       const std::string type = text(*p, "type");
       if (type == "ByteLevel") continue;
-      if (type != "TemplateProcessing") unsupported("post_processor: expected ByteLevel or TemplateProcessing, got '" + type.substr(0, 100) + "'");
+      if (type != "TemplateProcessing") unsupported("post_processor: expected ByteLevel or TemplateProcessing, got '" + shortened(type) + "'");
       const json* single = json_member(*p, "single");
       if (single == nullptr || !single->is_array()) malformed("post_processor: expected a list \"single\", got none");
       bool before = true;

@@ -107,7 +107,7 @@ class vocabulary {
       const std::string_view text(bytes_.data() + t.offset, t.length);
       if (e.kind != token_kind::absent)
         fail(errc::malformed, where, "expected one token per id, got id " + std::to_string(t.id) + " for '" +
-             std::string(this->bytes(t.id).substr(0, 100)) + "' and for '" + std::string(text.substr(0, 100)) + "'", file);
+             shortened(bytes(t.id)) + "' and for '" + shortened(text) + "'", file);
       e = {static_cast<std::uint32_t>(t.offset), t.length, t.kind};
       ++count_;
       if (!t.searchable || t.length == 0) continue;
