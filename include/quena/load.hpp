@@ -67,8 +67,9 @@ template <backend B>
   std::optional<quena::chat_template> chat;
   if (const std::optional<std::string> source = read_chat_template(files)) chat.emplace(*source);
 
-  weight_options weights{.format = options.format, .progress = {}};
-  if (options.progress) weights.progress = [&](std::size_t done, std::size_t total) { options.progress(static_cast<double>(done) / static_cast<double>((std::max)(total, std::size_t{1}))); };
+  weight_options weights{.format = options.format, .context = options.context, .progress = {}};
+  if (options.progress)
+    weights.progress = [&](std::size_t done, std::size_t total) { options.progress(static_cast<double>(done) / static_cast<double>(total)); };
   llama<B> model(files, std::move(b), weights);
 
   std::vector<token_id> end_tokens = defaults.eos_token_ids;

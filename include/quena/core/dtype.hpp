@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "checked.hpp"
 #include "error.hpp"
 
 namespace quena::inline v0 {
@@ -31,12 +32,6 @@ inline constexpr dtype_layout dtype_table[n_dtypes] = {
     {"f32", 1, 4},    {"f16", 1, 2},    {"bf16", 1, 2},   {"f64", 1, 8},    {"i8", 1, 1},       {"u8", 1, 1},       {"i16", 1, 2},
     {"u16", 1, 2},    {"i32", 1, 4},    {"u32", 1, 4},    {"i64", 1, 8},    {"u64", 1, 8},      {"bool", 1, 1},     {"q8_0", 32, 34},
     {"q4_0", 32, 18}, {"q4_1", 32, 20}, {"q5_0", 32, 22}, {"q5_1", 32, 24}, {"q4_k", 256, 144}, {"q5_k", 256, 176}, {"q6_k", 256, 210}};
-
-/// a * b, or nothing if it does not fit.
-[[nodiscard]] constexpr std::optional<std::size_t> checked_mul(std::size_t a, std::size_t b) noexcept {
-  if (a != 0 && b > std::numeric_limits<std::size_t>::max() / a) return std::nullopt;
-  return a * b;
-}
 
 }  // namespace detail
 

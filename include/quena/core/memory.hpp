@@ -16,14 +16,6 @@
 
 namespace quena::inline v0 {
 
-/// a * b, or quena::error (out_of_memory) when that does not fit: sizes come from files and callers.
-inline std::size_t checked_mul(std::size_t a, std::size_t b, std::string_view where) {
-  if (b != 0 && a > (std::numeric_limits<std::size_t>::max)() / b)
-    fail(errc::out_of_memory, where, "expected a size below 2^" + std::to_string(std::numeric_limits<std::size_t>::digits) + ", got " +
-         std::to_string(a) + " x " + std::to_string(b));
-  return a * b;
-}
-
 /// Owns bytes aligned to a cache line; large blocks are aligned to and advised for huge pages, and are not touched, so an
 /// untouched part costs address space only. The contents are uninitialised.
 class aligned_buffer {

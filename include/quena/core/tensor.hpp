@@ -11,6 +11,7 @@
 #include <string>
 #include <type_traits>
 
+#include "checked.hpp"
 #include "error.hpp"
 #include "memory.hpp"
 
@@ -186,7 +187,7 @@ class tensor {
   tensor() = default;
   explicit tensor(const shape_type& shape) : shape_(shape) {
     std::size_t n = sizeof(T);
-    for (const std::size_t e : shape) n = checked_mul(n, e, "tensor");
+    for (const std::size_t e : shape) n = checked_product(n, e, "tensor");
     memory_ = aligned_buffer(n);
     std::uninitialized_fill_n(data(), n / sizeof(T), T{});
   }

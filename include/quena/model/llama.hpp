@@ -45,7 +45,7 @@ class llama {
   /// Errors   invalid_argument: see kv_cache; out_of_memory.
   [[nodiscard]] kv_cache<B> make_cache(const kv_options& o = {}) const {
     const std::size_t positions = o.max_positions != 0 ? o.max_positions : (std::min)(config_.max_position_embeddings, std::size_t{4096});
-    const std::size_t pages = o.n_pages != 0 || o.page_size == 0 ? o.n_pages : checked_mul(o.max_sequences, (positions + o.page_size - 1) / o.page_size, "kv_cache");
+    const std::size_t pages = o.n_pages != 0 || o.page_size == 0 ? o.n_pages : checked_product(o.max_sequences, (positions + o.page_size - 1) / o.page_size, "kv_cache");
     const dtype cell = o.cell.value_or(weights_.stored == format::f32 ? dtype::f32 : dtype::f16);
     return kv_cache<B>(backend_, {config_.n_layers, config_.n_kv_heads, config_.head_dim, o.page_size, pages, cell}, positions, o.max_sequences);
   }

@@ -17,6 +17,8 @@ namespace quena::inline v0 {
 
 struct weight_options {
   quena::format format = quena::format::automatic;
+  /// Positions that caches will hold at most: only the "dynamic" RoPE scaling depends on it. 0: the model's max_position_embeddings.
+  std::size_t context = 0;
   /// Called as weights become ready, with the bytes of the checkpoint that were read and their total.
   std::function<void(std::size_t done, std::size_t total)> progress = {};
 };
@@ -86,7 +88,7 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
     return m;
   };
 
-  llama_weights<B> w{.stored = o.format, .rope = rope_table(c), .embed_tokens = stacked({"model.embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
+  llama_weights<B> w{.stored = o.format, .rope = rope_table(c.rope, c.head_dim), .embed_tokens = stacked({"model.embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
   if (o.format == format::automatic) {
     const dtype type = files.find("model.embed_tokens.weight")->type;
     w.stored = type == dtype::f32 ? format::f32 : type == dtype::bf16 ? format::bf16 : format::f16;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <numbers>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -129,5 +130,30 @@ inline double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1
     if (!std::isfinite(x)) fail(errc::malformed, "rope", "expected finite frequencies, got one that is not: the scaling's values are out of range");
   return f;
 }
+
+/// The angles of a model, for whoever rotates.
+class rope_table {
+ public:
+  rope_table() = default;
+  /// context_length matters to `dynamic` only, see inv_freq().
+  rope_table(const rope_config& r, std::size_t head_dim, std::uint64_t context_length = 0)
+      : inv_freq_(quena::inv_freq(r, head_dim, context_length)), scale_(rope_attention_factor(r)) {}
+
+  [[nodiscard]] const std::vector<double>& frequencies() const noexcept { return inv_freq_; }
+
+  /// cos and sin of the angles at a position.  cos, sin: [head_dim / 2]
+  /// Numerics angle, cos and sin in double, rounded to f32 once: good for any position.
+  void angles(std::uint64_t position, std::span<float> cos, std::span<float> sin) const noexcept {
+    for (std::size_t i = 0; i < inv_freq_.size(); ++i) {
+      const double angle = static_cast<double>(position) * inv_freq_[i];
+      cos[i] = static_cast<float>(std::cos(angle) * scale_);
+      sin[i] = static_cast<float>(std::sin(angle) * scale_);
+    }
+  }
+
+ private:
+  std::vector<double> inv_freq_;
+  double scale_ = 1;
+};
 
 }  // namespace quena::inline v0

@@ -36,7 +36,7 @@ template <backend B>
 class activation {
  public:
   activation(const B& b, std::size_t max_rows, std::size_t width)
-      : width_(width), stride_((width + 15) / 16 * 16 + 16), buffer_(b.allocate(checked_mul(max_rows, stride_, "workspace"))) {}
+      : width_(width), stride_((width + 15) / 16 * 16 + 16), buffer_(b.allocate(checked_product(max_rows, stride_, "workspace"))) {}
   /// The first n rows: [n, width].
   [[nodiscard]] tensor_view<float, 2> rows(std::size_t n) { return {buffer_.data(), {n, width_}, {static_cast<std::ptrdiff_t>(stride_), 1}}; }
 
