@@ -31,7 +31,7 @@ class reference {
 
   class kv_pool {
    public:
-    explicit kv_pool(const kv_shape& shape) : shape_(shape), cells_(checked_mul(shape.n_pages, shape.page_bytes() / block_bytes(shape.cell), "make_kv_pool")) {}
+    explicit kv_pool(const kv_shape& shape) : shape_(checked(shape)), cells_(checked_product(shape.n_pages, shape.page_bytes() / block_bytes(shape.cell), "make_kv_pool")) {}
     [[nodiscard]] const kv_shape& shape() const noexcept { return shape_; }
     /// The cells [head_dim] of one position of one page; `values`: 0 for the key, 1 for the value.
     [[nodiscard]] float* at(page_id page, std::size_t layer, std::size_t values, std::size_t head, std::size_t offset) noexcept {
@@ -43,6 +43,13 @@ class reference {
     [[nodiscard]] std::size_t page_cells() const noexcept { return shape_.page_bytes() / block_bytes(shape_.cell); }
 
    private:
+    static const kv_shape& checked(const kv_shape& shape) {
+      if (shape.n_layers == 0 || shape.n_kv_heads == 0 || shape.page_size == 0 || shape.head_dim == 0 || shape.head_dim % 2 != 0)
+        expected("make_kv_pool", "layers, KV heads, positions per page, and an even head_dim", "head_dim " + std::to_string(shape.head_dim));
+      if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16)
+        expected("make_kv_pool", "cells of f32, f16 or bf16", std::string(dtype_name(shape.cell)));
+      return shape;
+    }
     [[nodiscard]] std::size_t index(page_id page, std::size_t layer, std::size_t values, std::size_t head, std::size_t offset) const noexcept {
       return ((((page * shape_.n_layers + layer) * 2 + values) * shape_.n_kv_heads + head) * shape_.page_size + offset) * shape_.head_dim;
     }
@@ -92,11 +99,10 @@ class reference {
 
   void embed(stream&, const matrix& w, const batch& rows, tensor_view<float, 2> x) const {
     check_shape("embed", x, rows.n_rows(), w.cols);
-    for (std::size_t i = 0; i < rows.n_rows(); ++i) {
-      const auto token = static_cast<std::size_t>(rows.tokens[i]);
-      if (rows.tokens[i] < 0 || token >= w.rows) expected("embed", "a token below " + std::to_string(w.rows), std::to_string(rows.tokens[i]));
-      for (std::size_t k = 0; k < w.cols; ++k) x(i, k) = w.weights[token * w.cols + k];
-    }
+    for (const token_id token : rows.tokens)
+      if (token < 0 || static_cast<std::size_t>(token) >= w.rows) expected("embed", "a token below " + std::to_string(w.rows), std::to_string(token));
+    for (std::size_t i = 0; i < rows.n_rows(); ++i)
+      for (std::size_t k = 0; k < w.cols; ++k) x(i, k) = w.weights[static_cast<std::size_t>(rows.tokens[i]) * w.cols + k];
   }
 
   void rmsnorm(stream&, tensor_view<const float, 2> x, const vector& gain, float eps, tensor_view<float, 2> y) const {
@@ -131,8 +137,7 @@ class reference {
 
   void rope_append(stream&, tensor_view<float, 2> qkv, const batch& rows, std::size_t layer, kv_pool& pool) const {
     const kv_shape& shape = pool.shape();
-    const std::size_t d = shape.head_dim, n_kv_heads = shape.n_kv_heads, n_heads = query_heads("rope_append", qkv.extent(1) / d, shape);
-    check_shape("rope_append", qkv, rows.n_rows(), (n_heads + 2 * n_kv_heads) * d);
+    const std::size_t d = shape.head_dim, n_kv_heads = shape.n_kv_heads, n_heads = query_heads("rope_append", qkv, rows, layer, shape);
     for (std::size_t i = 0; i < rows.n_rows(); ++i) {
       const auto [page, offset] = locate(rows, i, rows.positions[i], shape);
       for (std::size_t h = 0; h < n_heads + n_kv_heads; ++h)
@@ -151,7 +156,7 @@ class reference {
 
   void attend(stream& s, tensor_view<const float, 2> qkv, const batch& rows, std::size_t layer, const kv_pool& pool, tensor_view<float, 2> out) const {
     const kv_shape& shape = pool.shape();
-    const std::size_t d = shape.head_dim, n_heads = query_heads("attend", qkv.extent(1) / d, shape), group = n_heads / shape.n_kv_heads;
+    const std::size_t d = shape.head_dim, n_heads = query_heads("attend", qkv, rows, layer, shape), group = n_heads / shape.n_kv_heads;
     check_shape("attend", out, rows.n_rows(), n_heads * d);
     for (std::size_t i = 0; i < rows.n_rows(); ++i)
       for (std::size_t h = 0; h < n_heads; ++h) {
@@ -179,6 +184,8 @@ class reference {
 
   void select(stream&, tensor_view<const float, 2> x, const batch& rows, tensor_view<float, 2> y) const {
     check_shape("select", y, rows.selected_rows.size(), x.extent(1));
+    for (const std::uint32_t r : rows.selected_rows)
+      if (r >= x.extent(0)) expected("select", "a row below " + std::to_string(x.extent(0)), std::to_string(r));
     for (std::size_t i = 0; i < rows.selected_rows.size(); ++i)
       for (std::size_t k = 0; k < x.extent(1); ++k) y(i, k) = x(rows.selected_rows[i], k);
   }
@@ -189,10 +196,12 @@ class reference {
       for (std::size_t k = 0; k < view.extent(1); ++k) host[i * view.extent(1) + k] = view(i, k);
   }
   void copy_page(stream&, kv_pool& pool, page_id from, page_id to) const {
+    check_page("copy_page", pool, from, pool.shape().page_bytes());
+    check_page("copy_page", pool, to, pool.shape().page_bytes());
     std::copy_n(pool.at(from, 0, 0, 0, 0), pool.page_cells(), pool.at(to, 0, 0, 0, 0));
   }
   void read_page(stream&, const kv_pool& pool, page_id page, std::span<std::byte> host) const {
-    check_page("read_page", pool, host.size());
+    check_page("read_page", pool, page, host.size());
     const float* cells = pool.at(page, 0, 0, 0, 0);
     for (std::size_t c = 0; c < pool.page_cells(); ++c) {
       const std::uint16_t half = pool.shape().cell == dtype::bf16 ? bf16(cells[c]).bits : f16(cells[c]).bits;
@@ -201,7 +210,7 @@ class reference {
     }
   }
   void write_page(stream&, kv_pool& pool, page_id page, std::span<const std::byte> host) const {
-    check_page("write_page", pool, host.size());
+    check_page("write_page", pool, page, host.size());
     dequantize_row(pool.shape().cell, host.data(), pool.at(page, 0, 0, 0, 0), pool.page_cells());
   }
 
@@ -218,11 +227,25 @@ class reference {
     check_shape(where, x, x.extent(0), w.cols);
     check_shape(where, y, x.extent(0), w.rows);
   }
-  static void check_page(std::string_view where, const kv_pool& pool, std::size_t n_bytes) {
+  static void check_page(std::string_view where, const kv_pool& pool, page_id page, std::size_t n_bytes) {
+    if (page >= pool.shape().n_pages) expected(where, "a page below " + std::to_string(pool.shape().n_pages), std::to_string(page));
     if (n_bytes != pool.shape().page_bytes()) expected(where, std::to_string(pool.shape().page_bytes()) + " bytes", std::to_string(n_bytes));
   }
-  static std::size_t query_heads(std::string_view where, std::size_t all_heads, const kv_shape& shape) {
-    if (all_heads <= 2 * shape.n_kv_heads) expected(where, "more than " + std::to_string(2 * shape.n_kv_heads) + " heads", std::to_string(all_heads));
+  /// The number of query heads in qkv, once everything about the rows is found to fit the pool.
+  template <class View>
+  static std::size_t query_heads(std::string_view where, const View& qkv, const batch& rows, std::size_t layer, const kv_shape& shape) {
+    const std::size_t all_heads = qkv.extent(1) / shape.head_dim;
+    if (all_heads <= 2 * shape.n_kv_heads || all_heads % shape.n_kv_heads != 0)
+      expected(where, "heads of queries, keys and values on " + std::to_string(shape.n_kv_heads) + " KV heads", std::to_string(all_heads) + " heads");
+    check_shape(where, qkv, rows.n_rows(), all_heads * shape.head_dim);
+    if (layer >= shape.n_layers) expected(where, "a layer below " + std::to_string(shape.n_layers), std::to_string(layer));
+    for (std::size_t i = 0; i < rows.n_rows(); ++i) {
+      const std::size_t sequence = rows.sequences[i], n = rows.positions[i] / shape.page_size + 1;
+      if (sequence >= rows.page_tables.size()) expected(where, "a sequence below " + std::to_string(rows.page_tables.size()), std::to_string(sequence));
+      if (rows.page_tables[sequence].size() < n) expected(where, std::to_string(n) + " pages", std::to_string(rows.page_tables[sequence].size()));
+      for (const page_id page : rows.page_tables[sequence].first(n))
+        if (page >= shape.n_pages) expected(where, "a page below " + std::to_string(shape.n_pages), std::to_string(page));
+    }
     return all_heads - 2 * shape.n_kv_heads;
   }
 
