@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Lists functions of a program that use ymm or zmm registers outside the ISA namespaces (…::isa::avx2::…, …::isa::avx512…::…).
+"""Lists functions of a program that use ymm or zmm registers outside the ISA namespaces (a path with ::avx2:: or ::avx512…::).
 A program built for baseline x86-64 must have none: such code would run on machines that cannot run it."""
 
 import re
@@ -30,7 +30,7 @@ def belongs_to_isa(name):
         if depth == 0:
             plain += c
         depth += c in "<("
-    return not plain.startswith("std::") and re.search(r"(?:^|::)isa::(?:avx2|avx512)\w*::", plain) is not None
+    return not plain.startswith("std::") and re.search(r"::(?:isa_)?(?:avx2|avx512)\w*::", plain) is not None
 
 
 def main():
@@ -51,4 +51,5 @@ def main():
     report.finish()
 
 
-main()
+if __name__ == "__main__":
+    main()
