@@ -24,6 +24,13 @@ namespace detail {
   return shortened(v.dump());
 }
 
+/// An integer that is not negative; parsed text gives unsigned ones, a host's own json may give signed ones.
+[[nodiscard]] inline std::optional<std::uint64_t> unsigned_value(const json& v) {
+  if (v.is_number_unsigned()) return v.get<std::uint64_t>();
+  if (v.is_number_integer() && v.get<std::int64_t>() >= 0) return static_cast<std::uint64_t>(v.get<std::int64_t>());
+  return std::nullopt;
+}
+
 }  // namespace detail
 
 /// Reads an object's fields. A field that is absent or null is nothing; one of the wrong type or out of range is an error.
@@ -45,9 +52,9 @@ class json_fields {
   [[nodiscard]] std::optional<std::uint64_t> integer(std::string_view key, std::uint64_t least, std::uint64_t most) const {
     const json* v = find(key);
     if (v == nullptr) return std::nullopt;
-    if (!v->is_number_unsigned() || v->get<std::uint64_t>() < least || v->get<std::uint64_t>() > most)
-      wrong(key, "an integer from " + std::to_string(least) + " to " + std::to_string(most), *v);
-    return v->get<std::uint64_t>();
+    const std::optional<std::uint64_t> n = detail::unsigned_value(*v);
+    if (!n || *n < least || *n > most) wrong(key, "an integer from " + std::to_string(least) + " to " + std::to_string(most), *v);
+    return n;
   }
   [[nodiscard]] std::uint64_t need_integer(std::string_view key, std::uint64_t least, std::uint64_t most) const { return need(key, integer(key, least, most), "an integer"); }
 
@@ -92,8 +99,9 @@ class json_fields {
     const json* v = find(key);
     if (v == nullptr) return ids;
     const auto add = [&](const json& id) {
-      if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= end) wrong(key, "token ids (integers from 0 to " + std::to_string(end - 1) + ")", id);
-      ids.push_back(static_cast<std::int32_t>(id.get<std::uint64_t>()));
+      const std::optional<std::uint64_t> n = detail::unsigned_value(id);
+      if (!n || *n >= end) wrong(key, "token ids (integers from 0 to " + std::to_string(end - 1) + ")", id);
+      ids.push_back(static_cast<std::int32_t>(*n));
     };
     if (!v->is_array()) return add(*v), ids;
     for (const json& id : *v) add(id);
