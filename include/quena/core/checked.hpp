@@ -16,7 +16,7 @@ namespace detail {
 
 /// a * b, or nothing if it does not fit.
 [[nodiscard]] constexpr std::optional<std::size_t> checked_mul(std::size_t a, std::size_t b) noexcept {
-  if (a != 0 && b > std::numeric_limits<std::size_t>::max() / a) return std::nullopt;
+  if (a != 0 && b > (std::numeric_limits<std::size_t>::max)() / a) return std::nullopt;
   return a * b;
 }
 
