@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <random>
 #include <string>
@@ -31,7 +32,7 @@ TEST_CASE("kernels: argmax takes the lowest of equal logits, at any length and p
   CHECK(quena::argmax(std::vector<float>{-0.0f, 0.0f}) == 0);
   CHECK(quena::argmax(std::vector<float>{0.0f, -0.0f}) == 0);
   CHECK(quena::argmax(std::vector<float>{-inf, -3e38f, -inf}) == 1);
-  for (const std::size_t n : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 1000}) {
+  for (const std::size_t n : std::initializer_list<std::size_t>{1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 1000}) {
     std::vector<float> logits(n, -1.0f);
     CHECK(quena::argmax(logits) == 0);
     for (std::size_t i = 0; i < n; ++i) {
@@ -45,7 +46,7 @@ TEST_CASE("kernels: argmax takes the lowest of equal logits, at any length and p
 }
 
 TEST_CASE("kernels: argmax reports NaN and +infinity wherever they are, and a row of nothing") {
-  for (const std::size_t n : {1, 16, 17, 64, 65, 200}) {
+  for (const std::size_t n : std::initializer_list<std::size_t>{1, 16, 17, 64, 65, 200}) {
     for (std::size_t i = 0; i < n; ++i) {
       std::vector<float> logits(n, 1.0f);
       for (const float bad : {nan_value, -nan_value, inf}) {
@@ -92,7 +93,7 @@ TEST_CASE("kernels: exp_block agrees with exp one by one, bit for bit, and write
 TEST_CASE("kernels: log_sum_exp against double precision") {
   std::mt19937 rng(3);
   std::normal_distribution<float> normal(0.0f, 4.0f);
-  for (const std::size_t n : {1, 7, 8, 9, 64, 65, 5000, 128256}) {
+  for (const std::size_t n : std::initializer_list<std::size_t>{1, 7, 8, 9, 64, 65, 5000, 128256}) {
     std::vector<float> x(n);
     for (float& v : x) v = normal(rng);
     x[n / 2] = n > 1 ? -inf : x[0];
