@@ -52,9 +52,8 @@ class meter {
   void touch(std::size_t n) { step(1 + n / 64); }
 
   /// Checks that a string of `n` bytes may be made, before anything is allocated for it.
-  void check_text(std::size_t n) {
+  void check_text(std::size_t n) const {
     if (n > max_text_) exhausted("bytes of text");
-    touch(n);
   }
   void hold(std::size_t n) {
     if (n > memory_left_) exhausted("bytes of memory");

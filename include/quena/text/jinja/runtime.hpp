@@ -82,6 +82,7 @@ class runtime {
 
   value make(text t) {
     m.check_text(t.size());
+    m.touch(t.size());
     auto s = std::make_shared<string_object>();
     s->held = charge(&m, 128 + t.size() + 8 * t.n_runs());
     s->t = std::move(t);
@@ -93,7 +94,7 @@ class runtime {
     m.step(1 + items.size() / 8);
     auto l = std::make_shared<list_object>();
     l->held = charge(&m, 128 + sizeof(value) * items.size());
-    for (const value& v : items) l->depth = (std::max)(l->depth, 1 + container_depth(v));
+    l->depth = 1 + container_depth(items);
     check_depth(l->depth);
     l->items = std::move(items);
     l->kind_of = f;
@@ -108,7 +109,7 @@ class runtime {
   value make_generator(std::vector<value> items) {
     m.step(1 + items.size() / 8);
     auto g = std::make_shared<generator_object>();
-    for (const value& v : items) check_depth(1 + container_depth(v));
+    check_depth(g->depth = 1 + container_depth(items));
     g->held = charge(&m, 128 + sizeof(value) * items.size());
     g->items = std::move(items);
     return value(std::move(g));
@@ -148,7 +149,9 @@ class runtime {
   template <class T, class... Args>
   value share(Args&&... args) {
     m.step();
-    return value(std::shared_ptr<object>(std::make_shared<T>(std::forward<Args>(args)...)));
+    auto made = std::make_shared<T>(std::forward<Args>(args)...);
+    check_depth(made->depth());
+    return value(std::shared_ptr<object>(std::move(made)));
   }
 
   /// The items that iterating over `v` gives; a generator is used up by it.
@@ -204,6 +207,7 @@ class runtime {
   std::vector<std::unique_ptr<object>> owned_;
 };
 
+inline value object::call_method(runtime& rt, std::string_view, const arguments&) { rt.fail("expected something callable, got '" + std::string(type_name()) + "'"); }
 inline value object::call(runtime& rt, const arguments&) { rt.fail("expected something callable, got '" + std::string(type_name()) + "'"); }
 
 /// Matches a call's arguments to parameter names, as Python does: `bind(rt, "replace", args, {"old", "new", "count"}, 2)`

@@ -122,6 +122,7 @@ struct dict_object {
 struct generator_object {
   std::vector<value> items;
   std::size_t at = 0;
+  std::size_t depth = 1;
   charge held;
 };
 
@@ -135,12 +136,15 @@ class object {
   virtual ~object() = default;
   [[nodiscard]] virtual std::string_view type_name() const = 0;
   virtual std::string repr(runtime&) { return "<" + std::string(type_name()) + ">"; }
-  /// The attribute, or undefined with `found` false.
-  virtual value attribute(runtime&, std::string_view, bool& found) { return found = false, value(); }
+  /// The attribute, or undefined with `found` false. `self` is the value that refers to this object.
+  virtual value attribute(runtime&, const value& self, std::string_view name, bool& found);
   [[nodiscard]] virtual bool callable() const { return false; }
   virtual value call(runtime&, const arguments&);
-  virtual bool is_namespace() const { return false; }
+  virtual value call_method(runtime&, std::string_view name, const arguments&);
+  /// `set ns.name = v`; false if this is no namespace.
   virtual bool assign(runtime&, std::string_view, value) { return false; }
+  /// Levels of values inside this one, so that no chain of values gets too long to walk or destroy by recursion.
+  [[nodiscard]] virtual std::size_t depth() const { return 0; }
 };
 
 /// What a call passes.
@@ -155,8 +159,15 @@ struct arguments {
   }
 };
 
+inline value object::attribute(runtime&, const value&, std::string_view, bool& found) { return found = false, value(); }
+
 inline std::size_t container_depth(const value& v) {
-  return v.is(kind::list) ? v.as_list().depth : v.is(kind::dict) ? v.as_dict().depth : 0;
+  return v.is(kind::list) ? v.as_list().depth : v.is(kind::dict) ? v.as_dict().depth : v.is(kind::generator) ? v.as_generator().depth : v.is(kind::object) ? v.as_object().depth() : 0;
+}
+inline std::size_t container_depth(const std::vector<value>& items) {
+  std::size_t depth = 0;
+  for (const value& v : items) depth = (std::max)(depth, container_depth(v));
+  return depth;
 }
 
 /// Text under which a key is filed: equal keys (1, 1.0 and true are equal) have equal texts. Empty: not hashable.
@@ -240,7 +251,7 @@ inline bool dict_insert(dict_object& d, value key, value v) {
 
 inline value value::list(std::vector<value> items, flavor f) {
   auto l = std::make_shared<list_object>();
-  for (const value& v : items) l->depth = (std::max)(l->depth, 1 + container_depth(v));
+  l->depth = 1 + container_depth(items);
   l->items = std::move(items);
   l->kind_of = f;
   return value(std::shared_ptr<const list_object>(std::move(l)));
