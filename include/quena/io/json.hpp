@@ -24,7 +24,8 @@ struct json_limits {
 namespace detail {
 
 /// SAX filter in front of `Sink`: checks depth and turns the parser's complaint into a quena::error.
-/// A Sink has nlohmann's SAX members but `parse_error`, each returning void.
+/// A Sink has nlohmann's SAX members but `parse_error`, each returning void; number_float may take the literal as a second
+/// argument (integers beyond 64 bits arrive there too).
 template <class Sink>
 class json_guard {
  public:
@@ -35,7 +36,11 @@ class json_guard {
   bool boolean(bool v) { return sink_.boolean(v), true; }
   bool number_integer(std::int64_t v) { return sink_.number_integer(v), true; }
   bool number_unsigned(std::uint64_t v) { return sink_.number_unsigned(v), true; }
-  bool number_float(double v, const std::string&) { return sink_.number_float(v), true; }
+  bool number_float(double v, const std::string& literal) {
+    if constexpr (requires(Sink& s) { s.number_float(v, literal); }) sink_.number_float(v, literal);
+    else sink_.number_float(v);
+    return true;
+  }
   bool string(std::string& v) { return sink_.string(v), true; }
   bool binary(json::binary_t&) { return false; }
   bool key(std::string& v) { return sink_.key(v), true; }
