@@ -28,7 +28,7 @@ stage() {
     passed=$((passed + 1)) word=ok
   else
     failed=$((failed + 1)) word=FAILED
-    tail -n 60 "$log/$stage_name.log"
+    grep -avE '^\[[0-9]+/[0-9]+\] (Building|Linking)|^ninja: |^-- ' "$log/$stage_name.log" | tail -n 60
   fi
   detail=$(grep -ahE 'test cases: |tests passed' "$log/$stage_name.log" | tail -n 1 | sed 's/^\[doctest\] //; s/  */ /g')
   printf '%-7s %-18s %4d s  %s\n' "$word" "$stage_name" $(($(date +%s) - stage_start)) "$detail"
@@ -58,6 +58,7 @@ build_and_test() { # PRESET [CTEST OPTIONS]
   shift
   build "$preset" && ctest --preset "$preset" --no-tests=error "$@"
 }
+each_header_alone() { cmake --build --preset dev -j "$jobs" --target all_verify_interface_header_sets -- -k 0; }
 unit_tests="build/dev/tests/quena_tests --test-case-exclude=*[slow]*"
 with_isa() { # ISA: the kernels may use no more than this
   # shellcheck disable=SC2086
@@ -89,6 +90,7 @@ stage unit ctest --preset dev -L fast --no-tests=error
 if [ "$quick" = no ]; then
   stage slow ctest --preset dev -L slow
   have g++ release && stage release build release
+  stage headers each_header_alone
   stage meta ctest --preset dev -L meta -j "$jobs"
   have clang++ clang && stage clang build_and_test clang -L 'fast|slow'
   if [ "$(uname -m)" = x86_64 ]; then
