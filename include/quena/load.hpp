@@ -42,17 +42,20 @@ struct llm {
 };
 
 /// The model's own sampling settings: generation_config.json where it speaks; greedy where it says do_sample: false or nothing.
-template <backend B>
-[[nodiscard]] sampling_options sampling_defaults(const llm<B>& source) {
-  const generation_defaults& d = source.defaults;
+[[nodiscard]] inline sampling_options sampling_defaults(const generation_defaults& d) {
   sampling_options o;
   if (!d.do_sample.value_or(d.temperature.has_value())) o.temperature = 0;
   else o.temperature = d.temperature.value_or(1.0f);
   o.top_k = d.top_k.value_or(0);
   o.top_p = d.top_p.value_or(1.0f);
   o.min_p = d.min_p.value_or(0.0f);
+  o.typical_p = d.typical_p.value_or(1.0f);
   o.repetition_penalty = d.repetition_penalty.value_or(1.0f);
   return o;
+}
+template <backend B>
+[[nodiscard]] sampling_options sampling_defaults(const llm<B>& source) {
+  return sampling_defaults(source.defaults);
 }
 
 /// Loads a Hugging Face folder or a GGUF file onto a backend.
@@ -61,7 +64,7 @@ template <backend B>
 template <backend B>
 [[nodiscard]] llm<B> load(std::string_view path, const load_options& options, B b) {
   const checkpoint files = checkpoint::open(path);
-  verify(files);
+  check_finite(files);
   quena::tokenizer tokenizer = quena::tokenizer::open(files);
   generation_defaults defaults = read_generation_defaults(files);
   std::optional<quena::chat_template> chat;
@@ -85,9 +88,8 @@ template <backend B>
 }
 
 /// The same on the CPU.
-template <class Executor = default_executor>
-[[nodiscard]] llm<cpu> load(std::string_view path, const load_options& options = {}) {
-  return load(path, options, cpu(cpu_options{.threads = options.threads}));
+[[nodiscard]] inline llm<cpu> load(std::string_view path, const load_options& options = {}, const detail::build_parts& build = detail::this_build()) {
+  return load(path, options, cpu({.threads = options.threads, .level = {}}, build));
 }
 
 }  // namespace quena::inline v0
