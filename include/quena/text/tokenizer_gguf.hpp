@@ -173,12 +173,12 @@ class tokenizer_gguf_reader {
     d_.bos = named("tokenizer.ggml.bos_token_id");
     d_.unknown = named("tokenizer.ggml.unknown_token_id");
     for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) add_eos(named(key));
-    const std::optional<token_id> end_of_text = d_.eos.empty() ? std::nullopt : std::optional<token_id>(d_.eos.front());
+    const bool has_end_of_text = !d_.eos.empty();  // the first one; those that follow end turns
     // Older files don't say which tokens end a turn; these are the names that Llama's chat formats give them.
     for (const added_token& t : d_.added.tokens())
       if (t.special && (t.text == "<|eot_id|>" || t.text == "<|eom_id|>" || t.text == "<|im_end|>")) add_eos(t.id);
     if (g_.find_bool("tokenizer.ggml.add_bos_token").value_or(add_bos_ || !d_.byte_level) && d_.bos) d_.first_ids = {*d_.bos};
-    if (g_.find_bool("tokenizer.ggml.add_eos_token").value_or(false) && end_of_text) d_.last_ids = {*end_of_text};
+    if (g_.find_bool("tokenizer.ggml.add_eos_token").value_or(false) && has_end_of_text) d_.last_ids = {d_.eos.front()};
   }
 
   const gguf_file& g_;
