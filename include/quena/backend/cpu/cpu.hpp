@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+// The CPU backend: vector kernels chosen at run time, any number of threads, results that depend on neither batch nor threads.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "../backend.hpp"
+#include "dispatch.hpp"
+#include "executor.hpp"
+#include "kernel_table.hpp"
+#include "kv_pool.hpp"
+#include "packing.hpp"
+
+namespace quena::inline v0 {
+
+struct cpu_options {
+  int threads = 0;               ///< 0: all cores (with OpenMP: what OMP_NUM_THREADS says)
+  std::optional<isa> level = {}; ///< use nothing above this instruction set
+};
+
+namespace detail {
+
+/// What depends on the flags of the translation unit that makes a backend; a default argument, so evaluated there.
+struct build_parts {
+  const kernel_table& (*kernels)(isa);
+  any_executor (*executor)(std::size_t);
+};
+inline namespace QUENA_FLAGS {
+[[nodiscard]] inline build_parts this_build() noexcept { return {&kernels_for, &default_executor}; }
+}  // namespace QUENA_FLAGS
+
+inline std::size_t checked_threads(int threads) {
+  if (threads < 0 || threads > 4096) fail(errc::invalid_argument, "cpu", "expected 0 to 4096 threads, got " + std::to_string(threads));
+  return static_cast<std::size_t>(threads);
+}
+
+}  // namespace detail
+
+/// See backend.hpp for what each operation means.
+/// Numerics f32 throughout. A product's error is at most (256 + cols / 256 + 3) * 2^-24 * sum |w x| (blocks of 256 columns, each one
+///          chain of fused multiply-adds, added in order); without FMA twice the first term.
+/// Threads  outputs are split among them, never a sum. Two streams may run at the same time: with OpenMP each has threads of its
+///          own, with thread_pool the second one runs on its caller's thread.
+/// Errors   quena::error for shapes that don't match, before anything is written.
+class cpu {
+ public:
+  using matrix = cpu_matrix;
+  using kv_pool = cpu_kv_pool;
+
+  class buffer {
+   public:
+    buffer() = default;
+    explicit buffer(std::size_t n_floats) : memory_(checked_product(n_floats, sizeof(float), "allocate")) {
+      if (memory_.size() != 0) std::memset(memory_.data(), 0, memory_.size());
+    }
+    [[nodiscard]] float* data() noexcept { return reinterpret_cast<float*>(memory_.data()); }
+    [[nodiscard]] const float* data() const noexcept { return reinterpret_cast<const float*>(memory_.data()); }
+
+   private:
+    aligned_buffer memory_;
+  };
+  /// A norm gain.
+  struct vector {
+    std::size_t size = 0;
+    buffer values;
+  };
+  /// Scratch for one pass at a time.
+  struct stream {
+    stream_limits limits;
+    std::size_t worker_floats = 0;  ///< scratch of each worker
+    aligned_buffer workers;         ///< [concurrency][worker_floats]
+    std::size_t partial_floats = 0;
+    aligned_buffer partials;        ///< of attention that is split along positions
+  };
+
+  explicit cpu(const cpu_options& options = {}, const detail::build_parts& build = detail::this_build())
+      : kernels_(&build.kernels(best_isa(options.level))),
+        executor_(build.executor(detail::checked_threads(options.threads))),
+        n_workers_((std::max)(std::size_t{1}, executor_.concurrency())) {}
+  /// On an executor of the caller's, which must outlive the backend and its copies of streams. threads caps what is used of it.
+  template <executor E>
+    requires(!std::same_as<std::remove_const_t<E>, cpu_options> && !std::same_as<std::remove_const_t<E>, cpu>)
+  explicit cpu(E& host, const cpu_options& options = {}, const detail::build_parts& build = detail::this_build())
+      : kernels_(&build.kernels(best_isa(options.level))), executor_(detail::any_executor::refer(host)), n_workers_((std::max)(std::size_t{1}, executor_.concurrency())) {
+    if (const std::size_t cap = detail::checked_threads(options.threads); cap != 0) n_workers_ = (std::min)(n_workers_, cap);
+  }
+
+  [[nodiscard]] std::string_view name() const noexcept {
+    return kernels_->level == isa::avx512 ? "cpu (avx512)" : kernels_->level == isa::avx2 ? "cpu (avx2)" : "cpu (portable)";
+  }
+  [[nodiscard]] isa level() const noexcept { return kernels_->level; }
+  [[nodiscard]] std::size_t concurrency() const noexcept { return n_workers_; }
+  /// Before fork(), if the child will use OpenMP: lets its idle threads go; they come back with the next operation.
+  void release_threads() const { executor_.release_threads(); }
+
+  [[nodiscard]] stream make_stream(const stream_limits& limits) const;
+  [[nodiscard]] buffer allocate(std::size_t n_floats) const { return buffer(n_floats); }
+  [[nodiscard]] matrix prepare(std::span<const matrix_source> sources, format f) const { return pack(detail::empty_matrix("prepare", sources, f, false), sources); }
+  [[nodiscard]] matrix prepare_gate_up(const matrix_source& gate, const matrix_source& up, format f) const {
+    const matrix_source both[] = {gate, up};
+    return pack(detail::empty_matrix("prepare_gate_up", both, f, true), both);
+  }
+  [[nodiscard]] vector prepare_vector(const vector_source& source) const {
+    vector v{source.size, buffer(source.size)};
+    dequantize_row(source.type, source.data, v.values.data(), source.size);
+    return v;
+  }
+  [[nodiscard]] kv_pool make_kv_pool(const kv_shape& shape) const { return kv_pool(shape); }
+
+  void begin(stream&, const batch&) const noexcept {}
+  void embed(stream&, const matrix& w, const batch& rows, tensor_view<float, 2> x) const;
+  void rmsnorm(stream&, tensor_view<const float, 2> x, const vector& gain, float eps, tensor_view<float, 2> y) const;
+  void matmul(stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const { product("matmul", s, w, x, y, detail::epilogue::store); }
+  void matmul_add(stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const { product("matmul_add", s, w, x, y, detail::epilogue::add); }
+  void matmul_swiglu(stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const { product("matmul_swiglu", s, w, x, y, detail::epilogue::swiglu); }
+  void rope_append(stream&, tensor_view<float, 2> qkv, const batch& rows, std::size_t layer, kv_pool& pool) const;
+  void attend(stream& s, tensor_view<const float, 2> qkv, const batch& rows, std::size_t layer, const kv_pool& pool, tensor_view<float, 2> out) const;
+  void select(stream&, tensor_view<const float, 2> x, const batch& rows, tensor_view<float, 2> y) const;
+  void read(stream&, tensor_view<const float, 2> view, std::span<float> host) const;
+  void copy_page(stream&, kv_pool& pool, page_id from, page_id to) const;
+  void read_page(stream&, const kv_pool& pool, page_id page, std::span<std::byte> host) const;
+  void write_page(stream&, kv_pool& pool, page_id page, std::span<const std::byte> host) const;
+
+ private:
+  /// Splits [0, n) into one contiguous range for each worker, f(first, last, worker), if at least `grain` each.
+  template <class F>
+  void split(std::size_t n, std::size_t grain, F&& f) const {
+    const std::size_t n_tasks = (std::min)(n_workers_, (std::max)(std::size_t{1}, n / (std::max)(std::size_t{1}, grain)));
+    if (n_tasks == 1) return f(std::size_t{0}, n, std::size_t{0});
+    const auto task = [&](std::size_t i) { f(n * i / n_tasks, n * (i + 1) / n_tasks, i); };
+    run(n_tasks, task);
+  }
+  /// f(item, worker) for each of n items; workers take the next one as they get free.
+  template <class F>
+  void share(std::size_t n, F&& f) const {
+    const std::size_t n_tasks = (std::min)(n_workers_, n);
+    std::atomic<std::size_t> next{0};
+    const auto task = [&](std::size_t worker) {
+      for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) f(i, worker);
+    };
+    if (n_tasks <= 1) return task(0);
+    run(n_tasks, task);
+  }
+  template <class Task>
+  void run(std::size_t n_tasks, const Task& task) const {
+    executor_.run(n_tasks, {&task, [](const void* t, std::size_t i) { (*static_cast<const Task*>(t))(i); }});
+  }
+
+  [[nodiscard]] matrix pack(matrix m, std::span<const matrix_source> sources) const;
+  void product(std::string_view where, stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y, detail::epilogue mode) const;
+
+  const detail::kernel_table* kernels_;
+  detail::any_executor executor_;
+  std::size_t n_workers_;
+};
+
+}  // namespace quena::inline v0
+
+#include "operations.hpp"
+
+namespace quena::inline v0 {
+static_assert(backend<cpu>);
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+// The kernels, compiled once for each instruction set, and the choice among them.
+//
+// simd/<isa>.inl is a small vector vocabulary, kernels/*.inl are written once over it; here both are included again for each ISA
+// inside a namespace of its own. A program built for the oldest x86-64 so runs AVX-512 code where there is some.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "../../core/float16.hpp"
+#include "cpuid.hpp"
+#include "kernel_table.hpp"
+#include "target.hpp"
+
+#if (defined(__SSE2__) || defined(__aarch64__)) && __has_include(<xsimd/xsimd.hpp>) && !defined(QUENA_NO_XSIMD)
+#define QUENA_HAS_XSIMD 1
+#include <xsimd/xsimd.hpp>
+#else
+#define QUENA_HAS_XSIMD 0
+#endif
+
+namespace quena::inline v0 {
+namespace detail {
+inline namespace QUENA_FLAGS {
+namespace kernels {
+
+#define QUENA_KERNEL_TABLE(level)                                                                                                       \
+  inline constexpr kernel_table table{level,                                                                                            \
+                                      lanes,                                                                                            \
+                                      few_rows,                                                                                         \
+                                      {&matmul_few<float>, &matmul_few<f16>, &matmul_few<bf16>},                                        \
+                                      {&matmul_many<float>, &matmul_many<f16>, &matmul_many<bf16>},                                     \
+                                      {&attend<float>, &attend<f16>, &attend<bf16>},                                                    \
+                                      &merge,                                                                                           \
+                                      {&append<float>, &append<f16>, &append<bf16>},                                                    \
+                                      &rotate,                                                                                          \
+                                      &rmsnorm,                                                                                         \
+                                      &softmax,                                                                                         \
+                                      &exp_all,                                                                                         \
+                                      &swiglu_all,                                                                                      \
+                                      {&narrow<float>, &narrow<f16>, &narrow<bf16>},                                                    \
+                                      {&widen<float>, &widen<f16>, &widen<bf16>}};
+
+namespace portable {
+#include "simd/portable.inl"
+#include "kernels/tile.inl"
+#include "kernels/elementwise.inl"
+#include "kernels/matmul.inl"
+#include "kernels/attention.inl"
+QUENA_KERNEL_TABLE(isa::portable)
+}  // namespace portable
+
+#if QUENA_X86
+QUENA_TARGET_BEGIN(QUENA_TARGET_AVX2)
+namespace avx2 {
+#include "simd/avx2.inl"
+#include "kernels/tile.inl"
+#include "kernels/elementwise.inl"
+#include "kernels/matmul.inl"
+#include "kernels/attention.inl"
+}  // namespace avx2
+QUENA_TARGET_END
+namespace avx2 {
+QUENA_KERNEL_TABLE(isa::avx2)
+}
+
+QUENA_TARGET_BEGIN(QUENA_TARGET_AVX512)
+namespace avx512 {
+#include "simd/avx512.inl"
+#include "kernels/tile.inl"
+#include "kernels/elementwise.inl"
+#include "kernels/matmul.inl"
+#include "kernels/attention.inl"
+}  // namespace avx512
+QUENA_TARGET_END
+namespace avx512 {
+QUENA_KERNEL_TABLE(isa::avx512)
+}
+#endif
+
+#undef QUENA_KERNEL_TABLE
+
+}  // namespace kernels
+
+/// The kernels for an instruction set that this machine has (see best_isa).
+inline const kernel_table& kernels_for(isa level) noexcept {
+#if QUENA_X86
+  if (level == isa::avx512) return kernels::avx512::table;
+  if (level == isa::avx2) return kernels::avx2::table;
+#endif
+  static_cast<void>(level);
+  return kernels::portable::table;
+}
+
+}  // namespace QUENA_FLAGS
+}  // namespace detail
+}  // namespace quena::inline v0

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// The pages of keys and values in the CPU backend's memory.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "../../core/checked.hpp"
+#include "../../core/memory.hpp"
+#include "../backend.hpp"
+#include "kernel_table.hpp"
+
+namespace quena::inline v0 {
+
+/// Page after page; in it layer after layer, in it head after head: the keys as [page_size / 16][head_dim][16 positions], then the
+/// values as [page_size][head_dim]. Untouched pages cost address space only.
+class cpu_kv_pool {
+ public:
+  explicit cpu_kv_pool(const kv_shape& shape) : shape_(shape) {
+    const auto expected = [](const std::string& what) { fail(errc::invalid_argument, "make_kv_pool", "expected " + what); };
+    if (shape.page_size == 0 || shape.page_size % detail::block_positions != 0)
+      expected("a page size that is a multiple of 16, got " + std::to_string(shape.page_size));
+    if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16)
+      expected("cells of f32, f16 or bf16, got " + std::string(dtype_name(shape.cell)));
+    if (shape.head_dim == 0 || shape.head_dim % 2 != 0 || shape.n_kv_heads == 0)
+      expected("an even head_dim and some heads, got " + std::to_string(shape.head_dim) + " and " + std::to_string(shape.n_kv_heads));
+    std::size_t n = 2 * block_bytes(shape.cell);
+    for (const std::size_t factor : {shape.n_layers, shape.n_kv_heads, shape.page_size, shape.head_dim, shape.n_pages})
+      n = checked_product(n, factor, "make_kv_pool");
+    cells_ = aligned_buffer(checked_product(n + slack, 1, "make_kv_pool"));
+  }
+
+  [[nodiscard]] const kv_shape& shape() const noexcept { return shape_; }
+  [[nodiscard]] std::byte* page(page_id p) noexcept { return cells_.data() + p * shape_.page_bytes(); }
+  [[nodiscard]] const std::byte* page(page_id p) const noexcept { return cells_.data() + p * shape_.page_bytes(); }
+
+  /// Bytes of one head's keys (or values) in one layer of a page, and where a layer and head begin in a page.
+  [[nodiscard]] std::size_t head_bytes() const noexcept { return shape_.page_size * shape_.head_dim * block_bytes(shape_.cell); }
+  [[nodiscard]] std::size_t head_offset(std::size_t layer, std::size_t head) const noexcept {
+    return (layer * shape_.n_kv_heads + head) * 2 * head_bytes();
+  }
+
+ private:
+  static constexpr std::size_t slack = 64;  // a vector may read past the last value
+
+  kv_shape shape_;
+  aligned_buffer cells_;
+};
+
+}  // namespace quena::inline v0
