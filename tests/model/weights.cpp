@@ -112,10 +112,10 @@ TEST_CASE("weights: NaN and infinity are found on request") {
   const float bad = std::numeric_limits<float>::infinity();
   const std::string config = "{}";
   const auto files = [&] { return std::vector<memory_file>{{"config.json", std::as_bytes(std::span(config))}, {"model.safetensors", std::as_bytes(std::span(bytes))}}; };
-  CHECK_NOTHROW(verify(checkpoint::from_memory(files()), {.every_value = true}));
+  CHECK_NOTHROW(check_finite(checkpoint::from_memory(files()), {.every_value = true}));
   std::memcpy(bytes.data() + bytes.size() - 4, &bad, 4);
-  CHECK_NOTHROW(verify(checkpoint::from_memory(files())));
-  CHECK_THROWS_WITH_AS(verify(checkpoint::from_memory(files()), {.every_value = true}), "[load] a: expected finite weights, got NaN or infinity as element 1 (model.safetensors)", error);
+  CHECK_NOTHROW(check_finite(checkpoint::from_memory(files())));
+  CHECK_THROWS_WITH_AS(check_finite(checkpoint::from_memory(files()), {.every_value = true}), "[load] a: expected finite weights, got NaN or infinity as element 1 (model.safetensors)", error);
 }
 
 TEST_CASE("weights: every broken checkpoint of the reference data is refused, every good one loads") {
@@ -132,7 +132,7 @@ TEST_CASE("weights: every broken checkpoint of the reference data is refused, ev
       const checkpoint c = checkpoint::open(path);
       const llama_config config = read_config(c);
       check_tensors(c, config);
-      verify(c);
+      check_finite(c);
     } catch (const error& e) {
       message = e.what();
     }

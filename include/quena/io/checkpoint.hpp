@@ -48,7 +48,7 @@ struct checkpoint_options {
 
 /// An open checkpoint: names, types, shapes and places of all tensors, the configuration as the file has it, and the text files
 /// beside it. Every file was checked for consistency with itself; check_tensors() compares it with the configuration, and
-/// verify() reads the weights for NaN.
+/// check_finite() reads the weights for NaN.
 ///
 /// Open     Hugging Face folder: config.json, and model.safetensors or model.safetensors.index.json with its shards
 ///          GGUF: the file, or a folder that holds exactly one of them and no config.json

@@ -94,14 +94,14 @@ inline void check_tensors(const checkpoint& files, const llama_config& c) {
   }
 }
 
-struct verify_options {
+struct finite_options {
   bool every_value = false;  ///< also reads all plain weights; without it only the scales of block types
 };
 
 /// Looks for NaN and infinity in the weights.
 /// Errors   non_finite, with the tensor's name and the place.
 /// Cost     reads the scales of block types; with every_value the whole file, at memory speed.
-inline void verify(const checkpoint& files, verify_options options = {}) {
+inline void check_finite(const checkpoint& files, finite_options options = {}) {
   for (const checkpoint_tensor& t : files.tensors()) {
     if (!options.every_value && !is_block_type(t.type)) continue;
     const std::size_t n = t.data.size() / block_bytes(t.type) * block_elements(t.type), at = find_non_finite(t.type, t.data.data(), n);
