@@ -72,7 +72,7 @@ inline value call_dict_method(runtime& rt, const value& self, std::string_view n
   if (name == "get") {
     const auto a = bind(rt, "get", args, {"key", "default"}, 1);
     if (!a[0]->is_string() && dict_key(*a[0]).empty()) rt.fail("expected a hashable key, got '" + std::string(type_name(*a[0])) + "'");
-    const value* found = dict_find(d, *a[0]);
+    const value* found = dict_lookup(d, *a[0]);
     return found ? *found : a[1] ? *a[1] : value(nullptr);
   }
   bind_nothing(rt, name, args);
@@ -164,7 +164,7 @@ inline value get_item(runtime& rt, const value& base, const value& key) {
   if (base.is_undefined()) rt.use_of_undefined(base);
   const bool integer = key.is(kind::integer) || key.is(kind::boolean);
   if (base.is(kind::dict)) {
-    if (const value* item = dict_find(base.as_dict(), key)) return *item;
+    if (const value* item = dict_lookup(base.as_dict(), key)) return *item;
   } else if (base.is(kind::list) && integer && (is_sequence_literal(base) || base.as_list().kind_of == flavor::range)) {
     const std::size_t i = python_index(key.as_integer(), base.as_list().items.size());
     if (i != std::string::npos) return base.as_list().items[i];

@@ -129,7 +129,7 @@ class macro_object final : public object {
     if (name == "arguments") {
       std::vector<value> names;
       for (const parameter& p : node_.macro.parameters) names.push_back(rt.make(p.name, true));
-      return rt.make_list(std::move(names));
+      return rt.make_list(std::move(names), flavor::tuple);
     }
     found = false;
     return value();
@@ -208,6 +208,7 @@ class interpreter {
     const value loop_value = s.recursive ? rt_.own<loop_object>(rt_, std::move(items), depth0) : rt_.share<loop_object>(rt_, std::move(items), depth0);
     auto& l = static_cast<loop_object&>(loop_value.as_object());
     if (s.recursive) l.engine = this, l.node = &s, l.outer = names;
+    bool completed = false;  // Jinja2 runs `else` unless some pass came to its end
     for (std::size_t i = 0; i < l.items().size(); ++i) {
       rt_.m.step();
       if (body.use_count() > 1) body = inner(names);  // a macro kept the last one
@@ -216,8 +217,11 @@ class interpreter {
       store(*body, symbol_loop, loop_value);
       rt_.m.line = s.line;
       assign(s.to, l.items()[i], body);
-      if (exec(s.body, body, out) == flow::break_loop) break;
+      const flow f = exec(s.body, body, out);
+      if (f == flow::on) completed = true;
+      if (f == flow::break_loop) break;
     }
+    if (!completed && !s.otherwise.empty()) return exec(s.otherwise, inner(names), out);
     return flow::on;
   }
 
@@ -331,7 +335,7 @@ class interpreter {
         if (known == symbol) return v;
     }
     const std::string& name = code_.symbols[symbol];
-    if (const value* v = dict_find(variables_, std::string_view(name))) return *v;
+    if (const value* v = dict_find(variables_, name)) return *v;
     return find_global(rt_, name);
   }
 

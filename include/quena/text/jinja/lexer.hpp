@@ -121,6 +121,7 @@ class lexer {
   }
 
   void comment(std::size_t from) {
+    if (from >= source_.size()) return advance_to(source_.size());  // Jinja2 lets an empty one be
     const std::size_t close = source_.find("#}", from);
     if (close == std::string::npos) fail("expected '#}' after '{#', got the end of the template");
     const char sign = close > from ? sign_at(source_, close - 1) : '\0';

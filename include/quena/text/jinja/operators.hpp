@@ -66,7 +66,7 @@ inline bool equal(runtime& rt, const value& a, const value& b) {
       const dict_object &x = a.as_dict(), &y = b.as_dict();
       if (x.entries.size() != y.entries.size()) return false;
       for (const auto& [key, item] : x.entries) {
-        const value* other = dict_find(y, key);
+        const value* other = dict_lookup(y, key);
         if (!other || (!item.same_as(*other) && !equal(rt, item, *other))) return false;
       }
       return true;
@@ -120,7 +120,7 @@ inline bool contains(runtime& rt, const value& container, const value& item) {
     case kind::dict:
       if (!item.is_string() && dict_key(item).empty()) rt.fail("expected a hashable key, got '" + std::string(type_name(item)) + "'");
       rt.m.step();
-      return dict_find(container.as_dict(), item) != nullptr;
+      return dict_lookup(container.as_dict(), item) != nullptr;
     case kind::generator: {
       generator_object& g = container.as_generator();
       while (g.at < g.items.size())

@@ -128,6 +128,7 @@ class parser : private expression_parser {
   const stmt* loop(std::uint32_t line) {
     stmt* s = make_stmt(stmt_kind::loop, line);
     s->to = to_target("in", false);
+    if (stores(s->to, symbol_loop)) fail("expected another name than 'loop' in 'for', it is taken");
     if (!skip_name("in")) unexpected("'in'");
     s->value = tuple(false, false, "recursive", false);
     if (skip_name("if")) s->condition = expression();
@@ -238,6 +239,8 @@ class parser : private expression_parser {
     for (std::size_t i = 0; i < n_fixed_symbols; ++i) outer[i] = std::exchange(used_[i], false);
     outside_loop([&] { body({end}, s->body); });
     next();
+    for (const parameter& p : s->macro.parameters)
+      if (p.symbol == symbol_caller && !p.fallback) fail("expected a default for the parameter 'caller', got none");
     s->macro.uses_caller = used_[symbol_caller];
     s->macro.uses_varargs = used_[symbol_varargs];
     s->macro.uses_kwargs = used_[symbol_kwargs];
@@ -275,6 +278,13 @@ class parser : private expression_parser {
       fail("expected a name to assign to, got another expression");
     }
     return t;
+  }
+
+  static bool stores(const target& t, std::uint32_t symbol) {
+    if (!t.is_tuple) return t.symbol == symbol;
+    for (const target& item : t.items)
+      if (stores(item, symbol)) return true;
+    return false;
   }
 
   void check_assignable(const std::string& name) const {

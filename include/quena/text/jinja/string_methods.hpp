@@ -269,7 +269,7 @@ struct named_method {
 };
 inline constexpr named_method string_methods[] = {  // sorted
     {"capitalize", methods::change_case<letter_case::capitalize>},
-    {"casefold", methods::change_case<letter_case::lower>},
+    {"casefold", methods::change_case<letter_case::fold>},
     {"center", methods::pad<sides::both>},
     {"count", methods::count},
     {"endswith", methods::starts_with<true>},

@@ -163,7 +163,7 @@ inline text replace(runtime& rt, const text& t, const text& old, const text& by,
   return out;
 }
 
-enum class letter_case : std::uint8_t { upper, lower, title, capitalize, swap };
+enum class letter_case : std::uint8_t { upper, lower, title, capitalize, swap, fold };
 
 inline bool is_cased(char32_t c) {
   std::string lower, upper, same;
@@ -171,6 +171,21 @@ inline bool is_cased(char32_t c) {
   append_lower(lower, c);
   append_upper(upper, c);
   return lower != same || upper != same;
+}
+
+inline bool is_upper(char32_t c) {
+  std::string lower, same;
+  append_utf8(same, static_cast<std::uint32_t>(c));
+  append_lower(lower, c);
+  return lower != same;
+}
+
+/// str.casefold, which differs from lower case for letters like the sharp s.
+inline void append_folded(std::string& out, char32_t c) {
+  std::string upper;
+  if (c == U'\x131') append_utf8(upper, 0x131);  // the dotless i stays itself
+  else append_upper(upper, c);
+  for_each_character(upper, [&out](char32_t u, std::size_t, std::size_t) { append_lower(out, u); });
 }
 
 /// Python's lower case of a capital sigma: final if a letter comes before it and none after.
@@ -192,14 +207,9 @@ inline text change_case(runtime& rt, const text& t, letter_case to) {
     bool upper = to == letter_case::upper;
     if (to == letter_case::title) upper = !previous_cased;
     if (to == letter_case::capitalize) upper = first;
-    if (to == letter_case::swap) {
-      append_upper(mapped, c);
-      std::string same;
-      append_utf8(same, static_cast<std::uint32_t>(c));
-      upper = mapped != same;
-      mapped.clear();
-    }
-    if (c == U'\x3a3' && !upper) mapped = is_final_sigma(t.view(), begin, end) ? "\xcf\x82" : "\xcf\x83";
+    if (to == letter_case::swap) upper = !is_upper(c);
+    if (to == letter_case::fold && c >= 0x80) append_folded(mapped, c);
+    else if (c == U'\x3a3' && !upper) mapped = is_final_sigma(t.view(), begin, end) ? "\xcf\x82" : "\xcf\x83";
     else if (!upper) append_lower(mapped, c);
     else if (to == letter_case::title || to == letter_case::capitalize) append_title(mapped, c);
     else append_upper(mapped, c);

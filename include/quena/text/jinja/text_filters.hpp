@@ -37,12 +37,14 @@ inline value title(runtime& rt, const value& v, const arguments& args) {
   rt.m.step(1 + t.size() / 16);
   text out;
   bool start = true;
+  std::size_t rest = 0;  // where the part of the word after its first letter begins: case is mapped there on its own
   for_each_character(t.view(), [&](char32_t c, std::size_t begin, std::size_t end) {
     std::string mapped;
     const bool gap = is_space(c) || c == U'-' || c == U'(' || c == U'{' || c == U'[' || c == U'<';
-    if (c == U'\x3a3' && !start) mapped = is_final_sigma(t.view(), begin, end) ? "\xcf\x82" : "\xcf\x83";
+    if (c == U'\x3a3' && !start) mapped = begin > rest && is_final_sigma(t.view(), begin, end) ? "\xcf\x82" : "\xcf\x83";
     else if (start) append_upper(mapped, c);
     else append_lower(mapped, c);
+    if (start) rest = end;
     start = gap;
     out.append(mapped, t.from_template(begin));
   });
@@ -155,26 +157,27 @@ inline value wordcount(runtime& rt, const value& v, const arguments& args) {
 
 inline value urlencode(runtime& rt, const value& v, const arguments& args) {
   bind_nothing(rt, "urlencode", args);
-  const auto quote = [&rt](text& out, const text& t, std::string_view safe) {
+  const auto quote = [&rt](text& out, const text& t, std::string_view safe, bool query) {
     for (std::size_t i = 0; i < t.size(); ++i) {
       const unsigned char c = static_cast<unsigned char>(t.view()[i]);
       const bool plain = (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z' && c < 0x80) || std::string_view("_.-~").find(static_cast<char>(c)) != std::string_view::npos ||
                          safe.find(static_cast<char>(c)) != safe.npos;
       if (plain) out.append(t, i, i + 1);
+      else if (query && c == ' ') out.append("+", false);
       else out.append(std::string{'%', "0123456789ABCDEF"[c >> 4], "0123456789ABCDEF"[c & 15]}, false);
       rt.m.check_text(out.size());
     }
   };
   text out;
   if (!v.is(kind::dict)) {
-    quote(out, to_text(rt, v), "/");
+    quote(out, to_text(rt, v), "/", false);
     return rt.make(std::move(out));
   }
   for (const auto& [key, item] : v.as_dict().entries) {
     if (!out.empty()) out.append("&", false);
-    quote(out, to_text(rt, key), "");
+    quote(out, to_text(rt, key), "", true);
     out.append("=", false);
-    quote(out, to_text(rt, item), "");
+    quote(out, to_text(rt, item), "", true);
   }
   return rt.make(std::move(out));
 }

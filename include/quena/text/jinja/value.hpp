@@ -225,7 +225,7 @@ inline const value* dict_find(const dict_object& d, std::string_view key) {  // 
   return nullptr;
 }
 
-inline const value* dict_find(const dict_object& d, const value& key) {
+inline const value* dict_lookup(const dict_object& d, const value& key) {
   if (key.is_string()) return dict_find(d, key.view());
   const std::size_t at = dict_position(d, dict_key(key));
   return at == std::string::npos ? nullptr : &d.entries[at].second;
