@@ -18,7 +18,47 @@
 
 #if (defined(__SSE2__) || defined(__aarch64__)) && __has_include(<xsimd/xsimd.hpp>) && !defined(QUENA_NO_XSIMD)
 #define QUENA_HAS_XSIMD 1
+// xsimd does not survive the macros of some platforms' headers.
+#pragma push_macro("min")
+#undef min
+#pragma push_macro("max")
+#undef max
+#pragma push_macro("I")
+#undef I
+#pragma push_macro("IN")
+#undef IN
+#pragma push_macro("OUT")
+#undef OUT
+#pragma push_macro("ERROR")
+#undef ERROR
+#pragma push_macro("TRUE")
+#undef TRUE
+#pragma push_macro("near")
+#undef near
+#pragma push_macro("far")
+#undef far
+#pragma push_macro("small")
+#undef small
+#pragma push_macro("interface")
+#undef interface
+#pragma push_macro("major")
+#undef major
+#pragma push_macro("minor")
+#undef minor
 #include <xsimd/xsimd.hpp>
+#pragma pop_macro("min")
+#pragma pop_macro("max")
+#pragma pop_macro("I")
+#pragma pop_macro("IN")
+#pragma pop_macro("OUT")
+#pragma pop_macro("ERROR")
+#pragma pop_macro("TRUE")
+#pragma pop_macro("near")
+#pragma pop_macro("far")
+#pragma pop_macro("small")
+#pragma pop_macro("interface")
+#pragma pop_macro("major")
+#pragma pop_macro("minor")
 #else
 #define QUENA_HAS_XSIMD 0
 #endif
