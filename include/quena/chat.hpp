@@ -16,6 +16,7 @@ struct chat_options {
   std::string system = {};           ///< the system message; empty: none
   generate_options generate = {};    ///< for every answer
   std::string variables_json = {};   ///< more template variables as a JSON object: tools, date_string, …
+  jinja::clock_function clock = {};  ///< for templates that ask for the date; empty: the system's
 };
 
 /// Keeps the messages and answers them. What a user writes never becomes a control token: only what the template itself wrote is
@@ -69,7 +70,8 @@ class chat {
 
  private:
   [[nodiscard]] std::vector<token_id> prompt() const {
-    const rendered text = source_->chat_template->render_chat(messages_, options_.variables_json, true, source_->bos_token, source_->eos_token);
+    const rendered_chat text = source_->chat_template->render(
+        messages_, {.add_generation_prompt = true, .bos_token = source_->bos_token, .eos_token = source_->eos_token, .special_tokens = {}, .clock = options_.clock}, options_.variables_json);
     return source_->tokenizer.encode_segments(text.segments(), false);
   }
 

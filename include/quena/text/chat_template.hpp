@@ -26,7 +26,7 @@ struct chat_message {
 };
 
 /// What a rendering needs besides the messages.
-struct chat_options {
+struct template_options {
   bool add_generation_prompt = true;  ///< end with the header of the assistant's turn
   std::string bos_token, eos_token;   ///< text of these special tokens; count as written by the template. Empty: undefined
   std::vector<std::pair<std::string, std::string>> special_tokens;  ///< further ones: {"pad_token", "<pad>"}
@@ -73,25 +73,23 @@ class chat_template {
     return rendered_chat(jinja::interpreter(program_, rt, variables.as_dict()).run());
   }
 
-  /// Renders messages that are only roles and texts.
-  [[nodiscard]] rendered_chat render(std::span<const chat_message> messages, const chat_options& options = {}) const {
+  /// Renders messages that are only roles and texts; `vars_json` as in render_json().
+  [[nodiscard]] rendered_chat render(std::span<const chat_message> messages, const template_options& options = {}, std::string_view vars_json = {}) const {
     std::vector<jinja::value> list;
     list.reserve(messages.size());
     for (const chat_message& m : messages) list.push_back(jinja::value::dict({{"role", m.role}, {"content", m.content}}));
-    return render_chat(jinja::value::list(std::move(list)), jinja::value::dict({}), options);
+    return render_chat(jinja::value::list(std::move(list)), variables(vars_json), options);
   }
 
   /// Renders a JSON array of messages; `vars_json` is a JSON object of further variables (tools, date_string, …) or empty.
-  [[nodiscard]] rendered_chat render_json(std::string_view messages_json, std::string_view vars_json = {}, const chat_options& options = {}) const {
+  [[nodiscard]] rendered_chat render_json(std::string_view messages_json, std::string_view vars_json = {}, const template_options& options = {}) const {
     const jinja::value messages = jinja::value_from_json(messages_json, name_, "messages");
     if (!messages.is(jinja::kind::list)) fail(errc::invalid_argument, name_, "expected a JSON array of messages, got another value");
-    const jinja::value vars = vars_json.empty() ? jinja::value::dict({}) : jinja::value_from_json(vars_json, name_, "variables");
-    if (!vars.is(jinja::kind::dict)) fail(errc::invalid_argument, name_, "expected a JSON object of variables, got another value");
-    return render_chat(messages, vars, options);
+    return render_chat(messages, variables(vars_json), options);
   }
 
   /// As the above, from values: `messages` a list of dicts, `vars` a dict.
-  [[nodiscard]] rendered_chat render_chat(const jinja::value& messages, const jinja::value& vars, const chat_options& options = {}) const {
+  [[nodiscard]] rendered_chat render_chat(const jinja::value& messages, const jinja::value& vars, const template_options& options = {}) const {
     jinja::dict_object all;
     const auto set = [&](std::string_view key, jinja::value v) { jinja::dict_insert(all, jinja::value(std::string(key)), std::move(v)); };
     set("tools", jinja::value(nullptr));
@@ -106,6 +104,12 @@ class chat_template {
   }
 
  private:
+  [[nodiscard]] jinja::value variables(std::string_view vars_json) const {
+    jinja::value vars = vars_json.empty() ? jinja::value::dict({}) : jinja::value_from_json(vars_json, name_, "variables");
+    if (!vars.is(jinja::kind::dict)) fail(errc::invalid_argument, name_, "expected a JSON object of variables, got another value");
+    return vars;
+  }
+
   /// Bytes of text and values in the input, for the budgets.
   static std::size_t input_bytes(const jinja::value& v) {
     std::size_t n = 16;
