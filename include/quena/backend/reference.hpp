@@ -31,7 +31,7 @@ class reference {
 
   class kv_pool {
    public:
-    explicit kv_pool(const kv_shape& shape) : shape_(checked(shape)), cells_(checked_product(shape.n_pages, shape.page_bytes() / block_bytes(shape.cell), "make_kv_pool")) {}
+    explicit kv_pool(const kv_shape& shape) : shape_(shape), cells_(checked_cells(shape)) {}
     [[nodiscard]] const kv_shape& shape() const noexcept { return shape_; }
     /// The cells [head_dim] of one position of one page; `values`: 0 for the key, 1 for the value.
     [[nodiscard]] float* at(page_id page, std::size_t layer, std::size_t values, std::size_t head, std::size_t offset) noexcept {
@@ -43,12 +43,15 @@ class reference {
     [[nodiscard]] std::size_t page_cells() const noexcept { return shape_.page_bytes() / block_bytes(shape_.cell); }
 
    private:
-    static const kv_shape& checked(const kv_shape& shape) {
+    static std::size_t checked_cells(const kv_shape& shape) {
       if (shape.n_layers == 0 || shape.n_kv_heads == 0 || shape.page_size == 0 || shape.head_dim == 0 || shape.head_dim % 2 != 0)
         expected("make_kv_pool", "layers, KV heads, positions per page, and an even head_dim", "head_dim " + std::to_string(shape.head_dim));
       if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16)
         expected("make_kv_pool", "cells of f32, f16 or bf16", std::string(dtype_name(shape.cell)));
-      return shape;
+      std::size_t n = 2;
+      for (const std::size_t factor : {shape.n_layers, shape.n_kv_heads, shape.page_size, shape.head_dim, shape.n_pages}) n = checked_product(n, factor, "make_kv_pool");
+      static_cast<void>(checked_product(n, sizeof(float), "make_kv_pool"));
+      return n;
     }
     [[nodiscard]] std::size_t index(page_id page, std::size_t layer, std::size_t values, std::size_t head, std::size_t offset) const noexcept {
       return ((((page * shape_.n_layers + layer) * 2 + values) * shape_.n_kv_heads + head) * shape_.page_size + offset) * shape_.head_dim;
