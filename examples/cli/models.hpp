@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// From the options to a model on the chosen backend.
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include <quena/backend/reference.hpp>
+#include <quena/load.hpp>
+#include <quena/model/weights.hpp>
+
+#include "common.hpp"
+
+namespace cli {
+
+/// Calls f.operator()<B>() for the backend that --backend names; the one place where that is decided.
+template <class F>
+void with_backend(const model_options& o, F&& f) {
+  if (o.backend == "reference") return f.template operator()<quena::reference>();
+  f.template operator()<quena::cpu>();
+}
+
+template <quena::backend B>
+B make_backend(const model_options& o) {
+  if constexpr (std::same_as<B, quena::cpu>) return B(quena::cpu_options{.threads = o.threads});
+  else return B();
+}
+
+/// Everything that the files hold.
+template <quena::backend B>
+quena::llm<B> load_llm(const model_options& o) {
+  progress_bar bar("loading");
+  return quena::load(o.path, {.format = o.format, .threads = o.threads, .context = o.context, .kv = o.kv, .progress = std::ref(bar), .log = {}}, make_backend<B>(o));
+}
+
+/// The model alone: needs no tokenizer.
+template <quena::backend B>
+quena::llama<B> load_model(const model_options& o, std::string_view path, quena::format format, std::size_t context) {
+  const quena::checkpoint files = quena::checkpoint::open(path);
+  quena::check_finite(files);
+  progress_bar bar("loading");
+  return quena::llama<B>(files, make_backend<B>(o), {.format = format, .context = context, .progress = [&](std::size_t done, std::size_t total) {
+    bar(total == 0 ? 1.0 : static_cast<double>(done) / static_cast<double>(total));
+  }});
+}
+
+/// The tokenizer alone: needs no weights.
+inline quena::tokenizer load_tokenizer(std::string_view path) {
+  return quena::tokenizer::open(quena::checkpoint::open(path, {.weights = false, .allow_symlinks = false}));
+}
+
+}  // namespace cli
