@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -90,17 +91,17 @@ class chat_template {
 
   /// As the above, from values: `messages` a list of dicts, `vars` a dict.
   [[nodiscard]] rendered_chat render_chat(const jinja::value& messages, const jinja::value& vars, const template_options& options = {}) const {
-    jinja::dict_object all;
-    const auto set = [&](std::string_view key, jinja::value v) { jinja::dict_insert(all, jinja::value(std::string(key)), std::move(v)); };
+    auto all = std::make_unique<jinja::dict_object>();
+    const auto set = [&](std::string_view key, jinja::value v) { jinja::dict_insert(*all, jinja::value(std::string(key)), std::move(v)); };
     set("tools", jinja::value(nullptr));
     set("documents", jinja::value(nullptr));
     set("add_generation_prompt", jinja::value(options.add_generation_prompt));
     if (!options.bos_token.empty()) set("bos_token", jinja::value(options.bos_token, true));
     if (!options.eos_token.empty()) set("eos_token", jinja::value(options.eos_token, true));
     for (const auto& [key, token] : options.special_tokens) set(key, jinja::value(token, true));
-    for (const auto& [key, v] : vars.as_dict().entries) jinja::dict_insert(all, key, v);
+    for (const auto& [key, v] : vars.as_dict().entries) jinja::dict_insert(*all, key, v);
     set("messages", messages);
-    return render(jinja::value(std::make_shared<const jinja::dict_object>(std::move(all))), options.clock);
+    return render(jinja::value(jinja::kind::dict, std::move(all)), options.clock);
   }
 
  private:

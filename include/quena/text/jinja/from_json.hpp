@@ -26,20 +26,20 @@ class value_builder {
   void number_integer(std::int64_t v) { put(value(v)); }
   void number_unsigned(std::uint64_t v) {
     if (v <= static_cast<std::uint64_t>((std::numeric_limits<std::int64_t>::max)())) put(value(static_cast<std::int64_t>(v)));
-    else put(value(std::make_shared<const std::string>(std::to_string(v))));
+    else put(big_integer(std::to_string(v)));
   }
   void number_float(double v, const std::string& literal) {
-    if (literal.find_first_of(".eE") == std::string::npos) put(value(std::make_shared<const std::string>(literal)));
+    if (literal.find_first_of(".eE") == std::string::npos) put(big_integer(literal));
     else put(value(v));
   }
   void string(std::string& v) { put(value(std::move(v))); }
-  void start_object() { open_.push_back({std::make_shared<dict_object>(), {}, {}}); }
+  void start_object() { open_.push_back({std::make_unique<dict_object>(), {}, {}}); }
   void start_array() { open_.push_back({nullptr, {}, {}}); }
   void key(std::string& k) { open_.back().key = std::move(k); }
   void end_object() {
     auto d = std::move(open_.back().dict);
     open_.pop_back();
-    put(value(std::shared_ptr<const dict_object>(std::move(d))));
+    put(value(kind::dict, std::move(d)));
   }
   void end_array() {
     auto items = std::move(open_.back().items);
@@ -50,10 +50,16 @@ class value_builder {
 
  private:
   struct container {
-    std::shared_ptr<dict_object> dict;  // null: an array
+    std::unique_ptr<dict_object> dict;  // null: an array
     std::vector<value> items;
     std::string key;
   };
+
+  static value big_integer(std::string digits) {
+    auto made = std::make_unique<big_integer_object>();
+    made->digits = std::move(digits);
+    return value(kind::big_integer, std::move(made));
+  }
 
   void put(value v) {
     if (open_.empty()) {

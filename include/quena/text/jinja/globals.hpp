@@ -104,13 +104,13 @@ inline value range(runtime& rt, const arguments& args) {
   if (n > rt.m.bounds().max_range)
     rt.m.fail("expected a range of at most " + std::to_string(rt.m.bounds().max_range) + " items, got a longer one", errc::out_of_memory);
   rt.m.step(1 + n / 8);
-  auto l = std::make_shared<list_object>();
+  auto l = std::make_unique<list_object>();
   l->held = charge(&rt.m, 128 + sizeof(value) * static_cast<std::size_t>(n));
   l->items.reserve(static_cast<std::size_t>(n));
   for (std::uint64_t i = 0; i < n; ++i) l->items.push_back(value(start + static_cast<std::int64_t>(i) * by));
   l->kind_of = flavor::range;
   l->start = start, l->stop = stop, l->stride = by;
-  return value(std::shared_ptr<const list_object>(std::move(l)));
+  return value(kind::list, std::move(l));
 }
 
 /// The pairs that dict(…) and namespace(…) start from: a mapping or a list of pairs, then the named arguments.

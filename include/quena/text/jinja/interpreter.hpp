@@ -99,7 +99,7 @@ class loop_object final : public object {
       if (container_depth(v) > 0) v = value(jinja::repr(rt, v));  // keeps chains of values short
     return value(true);
   }
-  value call(runtime& rt, const arguments& args) override;
+  inline value call(runtime& rt, const arguments& args) override;  // inline here: else its class counts this unit as home of the vtable, and all is compiled for it
 
   std::size_t index = 0;
   interpreter* engine = nullptr;  // of a recursive loop
@@ -134,7 +134,7 @@ class macro_object final : public object {
     found = false;
     return value();
   }
-  value call(runtime& rt, const arguments& args) override;
+  inline value call(runtime& rt, const arguments& args) override;  // inline here: else its class counts this unit as home of the vtable, and all is compiled for it
 
  private:
   interpreter& engine_;

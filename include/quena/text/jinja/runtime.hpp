@@ -83,22 +83,22 @@ class runtime {
   value make(text t) {
     m.check_text(t.size());
     m.touch(t.size());
-    auto s = std::make_shared<string_object>();
+    auto s = std::make_unique<string_object>();
     s->held = charge(&m, 128 + t.size() + 8 * t.n_runs());
     s->t = std::move(t);
-    return value(std::shared_ptr<const string_object>(std::move(s)));
+    return value(kind::string, std::move(s));
   }
   value make(std::string bytes, bool from_template = false) { return make(text(std::move(bytes), from_template)); }
 
   value make_list(std::vector<value> items, flavor f = flavor::list) {
     m.step(1 + items.size() / 8);
-    auto l = std::make_shared<list_object>();
+    auto l = std::make_unique<list_object>();
     l->held = charge(&m, 128 + sizeof(value) * items.size());
     l->depth = 1 + container_depth(items);
     check_depth(l->depth);
     l->items = std::move(items);
     l->kind_of = f;
-    return value(std::shared_ptr<const list_object>(std::move(l)));
+    return value(kind::list, std::move(l));
   }
   value make_tuple(value a, value b) {
     std::vector<value> items;
@@ -108,21 +108,23 @@ class runtime {
   }
   value make_generator(std::vector<value> items) {
     m.step(1 + items.size() / 8);
-    auto g = std::make_shared<generator_object>();
+    auto g = std::make_unique<generator_object>();
     check_depth(g->depth = 1 + container_depth(items));
     g->held = charge(&m, 128 + sizeof(value) * items.size());
     g->items = std::move(items);
-    return value(std::move(g));
+    return value(kind::generator, std::move(g));
   }
   value make_undefined(std::string message) {
     m.step();
-    return value(std::make_shared<const undefined_object>(undefined_object{std::move(message)}));
+    auto u = std::make_unique<undefined_object>();
+    u->message = std::move(message);
+    return value(kind::undefined, std::move(u));
   }
 
   /// A dict in the making; finish() turns it into a value.
   class dict_maker {
    public:
-    explicit dict_maker(runtime& rt) : rt_(rt), d_(std::make_shared<dict_object>()) { d_->held = charge(&rt.m, 128); }
+    explicit dict_maker(runtime& rt) : rt_(rt), d_(std::make_unique<dict_object>()) { d_->held = charge(&rt.m, 128); }
     void add(const value& key, const value& v) {
       const std::string k = dict_key(key);
       if (k.empty()) rt_.fail("expected a hashable key, got '" + std::string(type_name(key)) + "'");
@@ -131,11 +133,11 @@ class runtime {
       dict_insert(*d_, key, v);
       rt_.check_depth(d_->depth);
     }
-    value finish() { return value(std::shared_ptr<const dict_object>(std::move(d_))); }
+    value finish() { return value(kind::dict, std::move(d_)); }
 
    private:
     runtime& rt_;
-    std::shared_ptr<dict_object> d_;
+    std::unique_ptr<dict_object> d_;
   };
 
   /// An object that belongs to the rendering.
@@ -143,15 +145,15 @@ class runtime {
   value own(Args&&... args) {
     m.hold(256);
     owned_.push_back(std::make_unique<T>(std::forward<Args>(args)...));
-    return value(std::shared_ptr<object>(std::shared_ptr<void>(), owned_.back().get()));
+    return value::borrow(kind::object, *owned_.back());
   }
   /// An object that lives as long as somebody refers to it.
   template <class T, class... Args>
   value share(Args&&... args) {
     m.step();
-    auto made = std::make_shared<T>(std::forward<Args>(args)...);
+    std::unique_ptr<object> made = std::make_unique<T>(std::forward<Args>(args)...);
     check_depth(made->depth());
-    return value(std::shared_ptr<object>(std::move(made)));
+    return value(kind::object, std::move(made));
   }
 
   /// The items that iterating over `v` gives; a generator is used up by it.

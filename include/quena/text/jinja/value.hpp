@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "meter.hpp"
@@ -20,7 +20,6 @@
 namespace quena::inline v0 {
 namespace jinja {
 
-class value;
 class runtime;
 struct arguments;
 
@@ -29,45 +28,61 @@ enum class kind : std::uint8_t { undefined, none, boolean, integer, big_integer,
 /// Which Python sequence a list stands for; they print, slice and answer tests differently.
 enum class flavor : std::uint8_t { list, tuple, range, dict_keys, dict_values, dict_items };
 
-struct undefined_object {
-  std::string message;  ///< what an attempt to use it says
-};
-struct string_object {
-  text t;
-  charge held;
-};
+class object;
+struct string_object;
 struct list_object;
 struct dict_object;
 struct generator_object;
-class object;
+
+/// What values share: it counts the values that own it.
+class shared {
+ public:
+  shared() = default;
+  shared(const shared&) = delete;
+  shared& operator=(const shared&) = delete;
+  virtual ~shared() = default;
+
+ private:
+  friend class value;
+  mutable std::atomic<std::uint32_t> owners_{0};
+};
 
 /// One value; copying shares. Values that a caller makes (from JSON, from strings) are immutable and may be used by
 /// several renderings at once.
 class value {
  public:
-  value() : v_(std::shared_ptr<const undefined_object>()) {}
-  value(std::nullptr_t) : v_(std::monostate{}) {}
-  value(bool b) : v_(b) {}
-  value(std::int64_t i) : v_(i) {}
-  value(int i) : v_(std::int64_t{i}) {}
-  value(double d) : v_(d) {}
-  value(std::string s, bool from_template = false)
-      : v_(std::make_shared<const string_object>(string_object{text(std::move(s), from_template), {}})) {}
+  value() : kind_(kind::undefined) { as_.shared = nullptr; }
+  value(std::nullptr_t) : kind_(kind::none) { as_.shared = nullptr; }
+  value(bool b) : kind_(kind::boolean) { as_.integer = b; }
+  value(std::int64_t i) : kind_(kind::integer) { as_.integer = i; }
+  value(int i) : value(std::int64_t{i}) {}
+  value(double d) : kind_(kind::floating) { as_.floating = d; }
+  value(std::string s, bool from_template = false);
   value(const char* s) : value(std::string(s)) {}
-  explicit value(std::shared_ptr<const undefined_object> p) : v_(std::move(p)) {}
-  explicit value(std::shared_ptr<const std::string> digits) : v_(std::move(digits)) {}
-  explicit value(std::shared_ptr<const string_object> p) : v_(std::move(p)) {}
-  explicit value(std::shared_ptr<const list_object> p) : v_(std::move(p)) {}
-  explicit value(std::shared_ptr<const dict_object> p) : v_(std::move(p)) {}
-  explicit value(std::shared_ptr<generator_object> p) : v_(std::move(p)) {}
-  explicit value(std::shared_ptr<object> p) : v_(std::move(p)) {}
+  /// Takes over a newly made object.
+  template <class T>
+  value(kind k, std::unique_ptr<T> made) : value(k, made.release(), true) {}
+  /// Refers to an object that others keep alive.
+  static value borrow(kind k, const shared& s) { return value(k, &s, false); }
+
+  value(const value& o) noexcept : kind_(o.kind_), owns_(o.owns_), as_(o.as_) {
+    if (owns_) as_.shared->owners_.fetch_add(1, std::memory_order_relaxed);
+  }
+  value(value&& o) noexcept : kind_(o.kind_), owns_(o.owns_), as_(o.as_) { o.owns_ = false, o.kind_ = kind::none; }
+  value& operator=(value o) noexcept {
+    std::swap(kind_, o.kind_), std::swap(owns_, o.owns_), std::swap(as_, o.as_);
+    return *this;
+  }
+  ~value() {
+    if (owns_ && as_.shared->owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete as_.shared;
+  }
 
   /// A list or dict of the caller's: value::list({1, "two", nullptr}), value::dict({{"role", "user"}}).
   static value list(std::vector<value> items, flavor f = flavor::list);
   static value dict(std::vector<std::pair<value, value>> entries);
 
-  [[nodiscard]] kind type() const noexcept { return static_cast<kind>(v_.index()); }
-  [[nodiscard]] bool is(kind k) const noexcept { return type() == k; }
+  [[nodiscard]] kind type() const noexcept { return kind_; }
+  [[nodiscard]] bool is(kind k) const noexcept { return kind_ == k; }
   [[nodiscard]] bool is_undefined() const noexcept { return is(kind::undefined); }
   [[nodiscard]] bool is_none() const noexcept { return is(kind::none); }
   [[nodiscard]] bool is_string() const noexcept { return is(kind::string); }
@@ -75,33 +90,53 @@ class value {
     return is(kind::boolean) || is(kind::integer) || is(kind::floating);
   }
 
-  [[nodiscard]] bool as_boolean() const { return *std::get_if<bool>(&v_); }
-  [[nodiscard]] std::int64_t as_integer() const { return is(kind::boolean) ? as_boolean() : *std::get_if<std::int64_t>(&v_); }
-  [[nodiscard]] double as_float() const { return is(kind::floating) ? *std::get_if<double>(&v_) : static_cast<double>(as_integer()); }
-  [[nodiscard]] const std::string& digits() const { return **std::get_if<std::shared_ptr<const std::string>>(&v_); }
-  [[nodiscard]] const text& as_text() const { return (*std::get_if<std::shared_ptr<const string_object>>(&v_))->t; }
+  [[nodiscard]] bool as_boolean() const { return as_.integer != 0; }
+  [[nodiscard]] std::int64_t as_integer() const { return as_.integer; }  // of a boolean too
+  [[nodiscard]] double as_float() const { return is(kind::floating) ? as_.floating : static_cast<double>(as_.integer); }
+  [[nodiscard]] const std::string& digits() const;
+  [[nodiscard]] const text& as_text() const;
   [[nodiscard]] std::string_view view() const { return as_text().view(); }
-  [[nodiscard]] const list_object& as_list() const { return **std::get_if<std::shared_ptr<const list_object>>(&v_); }
-  [[nodiscard]] const dict_object& as_dict() const { return **std::get_if<std::shared_ptr<const dict_object>>(&v_); }
-  [[nodiscard]] generator_object& as_generator() const { return **std::get_if<std::shared_ptr<generator_object>>(&v_); }
-  [[nodiscard]] object& as_object() const { return **std::get_if<std::shared_ptr<object>>(&v_); }
-  [[nodiscard]] std::string_view undefined_message() const {
-    const auto& p = *std::get_if<std::shared_ptr<const undefined_object>>(&v_);
-    return p ? std::string_view(p->message) : std::string_view("value is undefined");
-  }
+  [[nodiscard]] const list_object& as_list() const;
+  [[nodiscard]] const dict_object& as_dict() const;
+  [[nodiscard]] generator_object& as_generator() const;
+  [[nodiscard]] object& as_object() const;
+  [[nodiscard]] std::string_view undefined_message() const;
 
   /// Python's `is`: the same object, or the same small constant.
-  [[nodiscard]] bool same_as(const value& o) const noexcept { return v_ == o.v_; }
+  [[nodiscard]] bool same_as(const value& o) const noexcept {
+    if (kind_ != o.kind_) return false;
+    if (is(kind::floating)) return as_.floating == o.as_.floating;
+    if (is(kind::integer) || is(kind::boolean)) return as_.integer == o.as_.integer;
+    return as_.shared == o.as_.shared;
+  }
 
  private:
-  // In the order of `kind`.
-  std::variant<std::shared_ptr<const undefined_object>, std::monostate, bool, std::int64_t, std::shared_ptr<const std::string>,
-               double, std::shared_ptr<const string_object>, std::shared_ptr<const list_object>,
-               std::shared_ptr<const dict_object>, std::shared_ptr<generator_object>, std::shared_ptr<object>>
-      v_;
+  value(kind k, const shared* s, bool owns) : kind_(k), owns_(owns) {
+    as_.shared = s;
+    if (owns) s->owners_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  kind kind_;
+  bool owns_ = false;
+  union {
+    std::int64_t integer;
+    double floating;
+    const jinja::shared* shared;
+  } as_;
 };
 
-struct list_object {
+struct undefined_object final : shared {
+  std::string message;  ///< what an attempt to use it says
+};
+struct big_integer_object final : shared {
+  std::string digits;
+};
+struct string_object final : shared {
+  text t;
+  charge held;
+};
+
+struct list_object final : shared {
   std::vector<value> items;
   flavor kind_of = flavor::list;
   std::int64_t start = 0, stop = 0, stride = 1;  ///< of a range
@@ -111,7 +146,7 @@ struct list_object {
 
 /// A dictionary in order of insertion. Lookups go through an ordered index once there are more than a few entries: hostile
 /// keys cannot make it slow, as they could with a hash table.
-struct dict_object {
+struct dict_object final : shared {
   std::vector<std::pair<value, value>> entries;
   std::map<std::string, std::size_t, std::less<>> index;
   std::size_t depth = 1;
@@ -119,7 +154,7 @@ struct dict_object {
 };
 
 /// What map, select, batch, … return: it can be walked once, has no length and is always true.
-struct generator_object {
+struct generator_object final : shared {
   std::vector<value> items;
   std::size_t at = 0;
   std::size_t depth = 1;
@@ -128,19 +163,15 @@ struct generator_object {
 
 /// Everything with behaviour: functions, macros, bound methods, namespaces, loops. Objects that could hold themselves
 /// (a namespace put into itself) belong to the rendering, and values only refer to them.
-class object {
+class object : public shared {
  public:
-  object() = default;
-  object(const object&) = delete;
-  object& operator=(const object&) = delete;
-  virtual ~object() = default;
   [[nodiscard]] virtual std::string_view type_name() const = 0;
   virtual std::string repr(runtime&) { return "<" + std::string(type_name()) + ">"; }
   /// The attribute, or undefined with `found` false. `self` is the value that refers to this object.
-  virtual value attribute(runtime&, const value& self, std::string_view name, bool& found);
+  inline virtual value attribute(runtime&, const value& self, std::string_view name, bool& found);
   [[nodiscard]] virtual bool callable() const { return false; }
-  virtual value call(runtime&, const arguments&);
-  virtual value call_method(runtime&, std::string_view name, const arguments&);
+  inline virtual value call(runtime&, const arguments&);
+  inline virtual value call_method(runtime&, std::string_view name, const arguments&);
   /// `set ns.name = v`; false if this is no namespace.
   virtual bool assign(runtime&, std::string_view, value) { return false; }
   /// Levels of values inside this one, so that no chain of values gets too long to walk or destroy by recursion.
@@ -249,18 +280,33 @@ inline bool dict_insert(dict_object& d, value key, value v) {
   return true;
 }
 
+inline value::value(std::string s, bool from_template) : kind_(kind::string) {
+  auto made = std::make_unique<string_object>();
+  made->t = text(std::move(s), from_template);
+  *this = value(kind::string, std::move(made));
+}
+inline const std::string& value::digits() const { return static_cast<const big_integer_object*>(as_.shared)->digits; }
+inline const text& value::as_text() const { return static_cast<const string_object*>(as_.shared)->t; }
+inline const list_object& value::as_list() const { return *static_cast<const list_object*>(as_.shared); }
+inline const dict_object& value::as_dict() const { return *static_cast<const dict_object*>(as_.shared); }
+inline generator_object& value::as_generator() const { return *const_cast<generator_object*>(static_cast<const generator_object*>(as_.shared)); }
+inline object& value::as_object() const { return *const_cast<object*>(static_cast<const object*>(as_.shared)); }
+inline std::string_view value::undefined_message() const {
+  return as_.shared ? std::string_view(static_cast<const undefined_object*>(as_.shared)->message) : "value is undefined";
+}
+
 inline value value::list(std::vector<value> items, flavor f) {
-  auto l = std::make_shared<list_object>();
+  auto l = std::make_unique<list_object>();
   l->depth = 1 + container_depth(items);
   l->items = std::move(items);
   l->kind_of = f;
-  return value(std::shared_ptr<const list_object>(std::move(l)));
+  return value(kind::list, std::move(l));
 }
 
 inline value value::dict(std::vector<std::pair<value, value>> entries) {
-  auto d = std::make_shared<dict_object>();
+  auto d = std::make_unique<dict_object>();
   for (auto& [k, v] : entries) dict_insert(*d, std::move(k), std::move(v));
-  return value(std::shared_ptr<const dict_object>(std::move(d)));
+  return value(kind::dict, std::move(d));
 }
 
 }  // namespace jinja
