@@ -179,7 +179,7 @@ void run_chat(const chat_command& o) {
     const auto start = clock::now();
     const quena::llm<B> llm = load_llm<B>(o.model);
     const double load_s = seconds_since(start);
-    quena::chat<B> talk(llm, {.system = o.system, .generate = o.flags.options(llm), .variables_json = {}});
+    quena::chat<B> talk(llm, {.system = o.system, .generate = o.flags.options(llm), .variables_json = {}, .clock = {}});
     interrupts ctrl_c;
     const bool terminal = is_terminal(0) && is_terminal(1);
     for (;;) {
