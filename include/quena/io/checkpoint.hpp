@@ -109,12 +109,13 @@ class checkpoint {
   }
 
   /// The content of a text file of the folder (tokenizer.json, …), nothing if it is absent or this is a GGUF file.
-  [[nodiscard]] std::optional<std::string> text_file(std::string_view name) const {
+  /// Errors   malformed: larger than `most` bytes (parsed JSON takes several times its text's memory)
+  [[nodiscard]] std::optional<std::string> text_file(std::string_view name, std::size_t most = std::size_t{1} << 28) const {
     if (is_gguf()) return std::nullopt;
     std::optional<folder_file> f = open_file(name);
     if (!f) return std::nullopt;
-    constexpr std::size_t most = std::size_t{1} << 29;
-    if (f->bytes.size() > most) fail(errc::malformed, "load", "expected a text file of at most 512 MiB, got " + std::to_string(f->bytes.size()) + " bytes", file_path(name));
+    if (f->bytes.size() > most)
+      fail(errc::malformed, "load", "expected a text file of at most " + std::to_string(most) + " bytes, got " + std::to_string(f->bytes.size()), file_path(name));
     return std::string(reinterpret_cast<const char*>(f->bytes.data()), f->bytes.size());
   }
 
@@ -188,14 +189,14 @@ class checkpoint {
   }
 
   void read_folder(checkpoint_options options) {
-    const std::optional<std::string> config = text_file("config.json");
+    const std::optional<std::string> config = text_file("config.json", std::size_t{1} << 24);
     if (config) config_ = parse_json(*config, "load", file_path("config.json"));
     if (!options.weights) return;
     if (!config) fail(errc::io, "load", "expected a model folder, but config.json is absent", path_);
 
     if (std::optional<folder_file> whole = open_file("model.safetensors")) {
       add_shard("model.safetensors", std::move(*whole));
-    } else if (const std::optional<std::string> index = text_file("model.safetensors.index.json")) {
+    } else if (const std::optional<std::string> index = text_file("model.safetensors.index.json", std::size_t{1} << 26)) {
       read_index(*index, options);
     } else {
       const bool pickled = open_file("pytorch_model.bin") || open_file("pytorch_model.bin.index.json");

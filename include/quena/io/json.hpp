@@ -2,10 +2,12 @@
 // JSON from untrusted bytes: bounded depth, no duplicate keys, every failure a quena::error.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -49,11 +51,21 @@ class json_guard {
   bool start_array(std::size_t) { return enter(), sink_.start_array(), true; }
   bool end_array() { return --depth_, sink_.end_array(), true; }
   bool parse_error(std::size_t position, const std::string& token, const json::exception& e) {
+    // The parser says "[…] parse error at line 3, column 2: syntax error while parsing value - why; last read: '…'; expected …".
     std::string_view why = e.what();
-    if (const std::size_t at = why.rfind("; last read"); at != why.npos) why = why.substr(0, at);
-    if (const std::size_t at = why.find("] "); at != why.npos) why = why.substr(at + 2);
-    fail(errc::malformed, where_, "expected JSON, got an error at byte " + std::to_string(position) + " near '" +
-         token.substr(0, 40) + "': " + std::string(why.substr(0, 200)), file_);
+    std::string place = "byte " + std::to_string(position);
+    if (const std::size_t line = why.find("line "), end = why.find(": "); line < end && end != why.npos) place = why.substr(line, end - line);
+    if (const std::size_t dash = why.find(" - "), bracket = why.find("] "); dash != why.npos) why.remove_prefix(dash + 3);
+    else if (bracket != why.npos) why.remove_prefix(bracket + 2);
+    std::string reason(why.substr(0, (std::min)(why.find("; last read"), std::size_t{120})));
+    if (reason.size() < why.size()) {
+      std::string_view read = token;  // of which the last word is the culprit
+      if (const std::size_t space = read.find_last_of(" \n\r\t"); space != read.npos) read.remove_prefix(space + 1);
+      reason += " near '" + std::string(read.substr(read.size() - (std::min)(read.size(), std::size_t{40}))) + "'";
+    }
+    for (char& c : reason)  // the culprit may be invalid UTF-8, which an error's text must not be
+      if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+    fail(errc::malformed, where_, "expected JSON, got an error at " + place + ": " + reason, file_);
   }
 
  private:

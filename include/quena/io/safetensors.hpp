@@ -207,6 +207,9 @@ class safetensors_file {
     metadata_ = std::move(header.metadata);
 
     std::vector<detail::safetensors_record>& records = header.records;
+    std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    for (std::size_t i = 1; i < records.size(); ++i)
+      if (records[i].name == records[i - 1].name) broken("expected each tensor once, got " + detail::shortened(records[i].name) + " twice");
     std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
     std::uint64_t covered = 0;
     for (detail::safetensors_record& r : records) {
@@ -228,8 +231,6 @@ class safetensors_file {
     if (covered != data.size())
       broken("expected tensors up to the end of the file, got " + std::to_string(data.size() - covered) + " bytes after the last one");
     std::sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-    for (std::size_t i = 1; i < tensors_.size(); ++i)
-      if (tensors_[i].name == tensors_[i - 1].name) broken("expected each tensor once, got " + detail::shortened(tensors_[i].name) + " twice");
   }
 
   mapped_file mapped_;
