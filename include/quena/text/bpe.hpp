@@ -39,9 +39,11 @@ class merge_table {
       if (probes > max_probes) fail(errc::malformed, where, "expected merges that differ at random, got far too many alike", file);
     }
     slots_[i] = {key, m};
+    if (left < n_dense && right < n_dense) dense_[dense_index(left, right)] = m;
   }
 
   [[nodiscard]] merge find(token_id left, token_id right) const noexcept {
+    if ((left | right) < n_dense) return dense_[dense_index(left, right)];
     const std::uint64_t key = pack(left, right);
     for (std::size_t i = start(key);; i = (i + 1) & (slots_.size() - 1)) {
       const slot& s = slots_[i];
@@ -58,15 +60,20 @@ class merge_table {
     merge value;
   };
 
+  // Half of all look-ups are of two bytes, and in byte-level vocabularies those are the first ids: a plain square for them.
+  static constexpr token_id n_dense = 256;
+  static std::size_t dense_index(token_id left, token_id right) noexcept { return static_cast<std::size_t>(left * n_dense + right); }
+
   static std::uint64_t pack(token_id left, token_id right) noexcept {
     return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right);
   }
   [[nodiscard]] std::size_t start(std::uint64_t key) const noexcept {
-    key *= 0x9E3779B97F4A7C15u;
+    key *= hash_factor;
     return (key ^ key >> 32) & (slots_.size() - 1);
   }
 
   std::vector<slot> slots_ = std::vector<slot>(16);
+  std::vector<merge> dense_ = std::vector<merge>(n_dense * n_dense);
 };
 
 /// Applies merges to the symbols of one word: again and again the pair with the lowest rank, the leftmost of equals, becomes one
@@ -86,7 +93,7 @@ class bpe_merger {
   }
 
  private:
-  static constexpr std::size_t scan_limit = 96;
+  static constexpr std::size_t scan_limit = 64;
 
   void scan(std::span<token_id> ids, std::vector<token_id>& out) const {
     std::uint32_t rank[scan_limit];  // of the pair (ids[i], ids[i+1]), and what it makes; two arrays, as only ranks are scanned

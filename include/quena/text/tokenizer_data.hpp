@@ -52,8 +52,9 @@ struct tokenizer_data {
 /// Appends what a byte-level vocabulary's text stands for: each of 256 characters is a byte. A text with any other character
 /// stands for itself.
 ///   "Ġthe" -> " the"
+/// Returns  false in that case: no text to be encoded leads to such a token.
 /// Source   Radford et al. 2019 (GPT-2): printable Latin-1 stands for itself, the other bytes for U+0100, U+0101, … in order.
-inline void append_byte_level(std::string_view text, std::string& out) {
+inline bool append_byte_level(std::string_view text, std::string& out) {
   constexpr auto is_plain = [](std::uint32_t b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF); };
   constexpr auto others = [is_plain] {
     std::array<std::uint8_t, 68> a{};
@@ -72,10 +73,11 @@ inline void append_byte_level(std::string_view text, std::string& out) {
     } else if (!c.valid || b > 0xFF || !is_plain(b)) {
       out.resize(start);
       out.append(text);
-      return;
+      return false;
     }
     out.push_back(static_cast<char>(static_cast<unsigned char>(b)));
   }
+  return true;
 }
 
 /// Appends the text with a space for every U+2581.
@@ -89,24 +91,21 @@ inline void append_with_spaces(std::string_view text, std::string& out) {
   }
 }
 
-/// The bytes that a token's text in a file stands for. `buffer` holds them where the text itself does not.
-inline std::string_view bytes_in_file(const tokenizer_data& d, std::string_view text, std::string& buffer) {
-  buffer.clear();
-  if (d.byte_level)
-    append_byte_level(text, buffer);
-  else
-    append_with_spaces(text, buffer);
-  return buffer;
+/// Appends the bytes that a token's text in a file stands for.
+/// Returns  whether the encoder can come by such a token: in a SentencePiece file that needs U+2581 for every space.
+inline bool append_token_bytes(const tokenizer_data& d, std::string_view text, std::string& out) {
+  if (d.byte_level) return append_byte_level(text, out);
+  append_with_spaces(text, out);
+  return text.find(' ') == text.npos;
 }
 
 /// Adds merge number `rank` of the tokens written `left` and `right` in the file.
 /// Errors   malformed: they or what they make are not in the vocabulary.
 inline void add_written_merge(tokenizer_data& d, std::string_view left, std::string_view right, std::size_t rank, std::string& buffer) {
-  const std::size_t middle = bytes_in_file(d, left, buffer).size();
-  if (d.byte_level)
-    append_byte_level(right, buffer);
-  else
-    append_with_spaces(right, buffer);
+  buffer.clear();
+  append_token_bytes(d, left, buffer);
+  const std::size_t middle = buffer.size();
+  append_token_bytes(d, right, buffer);
   const std::string_view joined = buffer;
   const token_id a = d.vocab.find(joined.substr(0, middle)), b = d.vocab.find(joined.substr(middle)), made = d.vocab.find(joined);
   if (a == no_token || b == no_token || made == no_token)

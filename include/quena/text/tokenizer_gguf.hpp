@@ -83,16 +83,18 @@ class tokenizer_gguf_reader {
     std::vector<added_token> added;
     for (std::size_t i = 0; i < texts.size(); ++i) {
       const auto id = static_cast<token_id>(i);
+      buffer_.clear();
+      const bool reachable = append_token_bytes(d_, texts[i], buffer_);
       switch (types[i]) {
-        case normal: list.add(bytes_in_file(d_, texts[i], buffer_), id, token_kind::normal, true); break;
-        case unused: list.add(bytes_in_file(d_, texts[i], buffer_), id, token_kind::normal, false); break;
+        case normal: list.add(buffer_, id, token_kind::normal, reachable); break;
+        case unused: list.add(buffer_, id, token_kind::normal, false); break;
         case unknown:
         case control:
         case user_defined: {
           const bool special = types[i] != user_defined;
-          const std::string_view text = d_.byte_level ? texts[i] : bytes_in_file(d_, texts[i], buffer_);
+          const std::string_view text = d_.byte_level ? texts[i] : std::string_view(buffer_);
           list.add(text, id, special ? token_kind::special : token_kind::added, false);
-          // Some files list an unused control token twice or leave it empty; such a one can never be meant by a text.
+          // Some files leave the text of an unused control token empty; no text can mean it.
           if (!text.empty()) added.push_back({std::string(text), id, special, false, false, false});
           break;
         }

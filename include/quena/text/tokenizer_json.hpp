@@ -271,7 +271,11 @@ class tokenizer_json_reader {
     }
   }
 
-  std::string_view bytes_of(std::string_view text) { return bytes_in_file(d_, text, buffer_); }
+  std::string_view bytes_of(std::string_view text) {
+    buffer_.clear();
+    append_token_bytes(d_, text, buffer_);
+    return buffer_;
+  }
 
   void read_vocab(const token_list& raw, const json* added, const tokenizer_config& config) {
     token_list list;
@@ -287,7 +291,9 @@ class tokenizer_json_reader {
         list.add(std::string_view(&c, 1), t.id, token_kind::byte, false);
         fallback[*value] = t.id;
       } else {
-        list.add(bytes_of(written), t.id, token_kind::normal, true);
+        buffer_.clear();
+        const bool reachable = append_token_bytes(d_, written, buffer_);
+        list.add(buffer_, t.id, token_kind::normal, reachable);
       }
     }
     const std::vector<added_token> tokens = read_added(added);

@@ -30,27 +30,29 @@ enum class token_kind : std::uint8_t {
   special,  // matched only where special tokens are asked for
 };
 
-/// A spread hash of a short byte string; not meant to withstand an adversary (see find_slot's bound).
-inline std::uint64_t hash_bytes(std::string_view s) noexcept {
-  constexpr std::uint64_t k = 0x9E3779B97F4A7C15u;
+inline constexpr std::uint64_t hash_factor = 0x9E3779B97F4A7C15u;
+
+/// A number for a byte string: of up to 8 bytes the bytes themselves, so that equal numbers (and lengths) mean equal strings; of
+/// more a hash, which is not meant to withstand an adversary (see max_probes).
+inline std::uint64_t number_of_bytes(std::string_view s) noexcept {
   const auto load = [&s](std::size_t at, std::size_t n) {
     std::uint64_t v = 0;
     std::memcpy(&v, s.data() + at, n);
     return v;
   };
-  std::uint64_t h = s.size() * k;
-  const auto mix = [&h](std::uint64_t v) {
-    h = (h ^ v) * k;
-    h ^= h >> 29;
-  };
-  std::size_t at = 0;
-  for (; s.size() - at > 8; at += 8) mix(load(at, 8));
-  const std::size_t rest = s.size() - at;
-  if (rest >= 4)
-    mix(load(at, 4) | load(s.size() - 4, 4) << 32);  // the two may overlap: the length is in the hash already
-  else if (rest > 0)
-    mix(load(at, 1) | load(at + rest / 2, 1) << 8 | load(s.size() - 1, 1) << 16);
-  return h ^ h >> 32;
+  const std::size_t n = s.size();
+  if (n > 8) {
+    std::uint64_t h = load(n - 8, 8);
+    for (std::size_t at = 0; at + 8 < n; at += 8) {
+      h = (h ^ load(at, 8)) * hash_factor;
+      h ^= h >> 29;
+    }
+    return h;
+  }
+  if (n == 8) return load(0, 8);
+  if (n >= 4) return load(0, 4) | load(n - 4, 4) << 32;  // these may overlap
+  if (n == 0) return 0;
+  return load(0, 1) | load(n / 2, 1) << 8 | load(n - 1, 1) << 16;
 }
 
 /// How far a probe may go: a file whose keys are made to collide is refused instead of taking quadratic time.
@@ -86,8 +88,7 @@ class vocabulary {
  public:
   vocabulary() = default;
 
-  /// Errors   malformed: an id given twice, a negative id, numbering with holes out of proportion; the first of two equal texts
-  ///          is the one that find() gives.
+  /// Errors   malformed: an id or a searchable text given twice, a negative id, numbering with holes out of proportion.
   vocabulary(token_list list, std::string_view where, std::string_view file) : bytes_(std::move(list.bytes)) {
     if (bytes_.size() > std::numeric_limits<std::uint32_t>::max())
       fail(errc::unsupported, where, "expected at most 4 GiB of token texts, got more", file);
@@ -137,11 +138,11 @@ class vocabulary {
   /// The searchable token with exactly this text, or no_token.
   [[nodiscard]] token_id find(std::string_view text) const noexcept {
     if (text.size() > longest_ || text.empty()) return no_token;
-    const std::uint64_t h = hash_bytes(text);
-    for (std::size_t i = h & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
+    const std::uint64_t number = number_of_bytes(text);
+    for (std::size_t i = start(number, text.size());; i = (i + 1) & (slots_.size() - 1)) {
       const slot& s = slots_[i];
       if (s.id == no_token) return no_token;
-      if (s.tag == static_cast<std::uint32_t>(h >> 32) && bytes(s.id) == text) return s.id;
+      if (is(s, number, text)) return s.id;
     }
   }
 
@@ -151,18 +152,30 @@ class vocabulary {
     token_kind kind = token_kind::absent;
   };
   struct slot {
-    std::uint32_t tag = 0;
+    std::uint64_t number = 0;
+    std::uint32_t length = 0;
     token_id id = no_token;
   };
 
+  /// Short words are told apart by the slot alone: one access to memory.
+  [[nodiscard]] bool is(const slot& s, std::uint64_t number, std::string_view text) const noexcept {
+    return s.number == number && s.length == text.size() && (text.size() <= 8 || bytes(s.id) == text);
+  }
+  [[nodiscard]] std::size_t start(std::uint64_t number, std::size_t length) const noexcept {
+    const std::uint64_t h = (number ^ length << 56) * hash_factor;
+    return (h ^ h >> 32) & (slots_.size() - 1);
+  }
+
   void insert(std::string_view text, token_id id, std::string_view where, std::string_view file) {
-    const std::uint64_t h = hash_bytes(text);
-    std::size_t i = h & (slots_.size() - 1);
+    const std::uint64_t number = number_of_bytes(text);
+    std::size_t i = start(number, text.size());
     for (std::size_t probes = 0; slots_[i].id != no_token; ++probes, i = (i + 1) & (slots_.size() - 1)) {
-      if (slots_[i].tag == static_cast<std::uint32_t>(h >> 32) && bytes(slots_[i].id) == text) return;
+      if (is(slots_[i], number, text))
+        fail(errc::malformed, where, "expected each token once, got '" + shortened(text) + "' as " + std::to_string(slots_[i].id) + " and as " +
+             std::to_string(id), file);
       if (probes > max_probes) fail(errc::malformed, where, "expected token texts that differ at random, got far too many alike", file);
     }
-    slots_[i] = {static_cast<std::uint32_t>(h >> 32), id};
+    slots_[i] = {number, static_cast<std::uint32_t>(text.size()), id};
   }
 
   std::string bytes_;
