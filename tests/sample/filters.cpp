@@ -128,11 +128,11 @@ TEST_CASE("filters: the selected prefix is that of a full sort, for all sizes, s
     std::vector<candidate> list;
     for (std::size_t i = 0; i < n; ++i) {
       const double u = static_cast<double>(rng()) / 4294967296.0;
-      double x = -10 * u;                                          // spread out
-      if (shape == 1) x = -std::floor(4 * u);                      // four values
-      if (shape == 2) x = 0;                                       // all the same
-      if (shape == 3) x = i == 0 ? 0 : -3e37 * u - 1e37;           // a far outlier: all others in few bins, weight 0
-      if (shape == 4) x = -1e-38 * u;                              // differences below the normal range
+      double x = -10 * u;                                                        // spread out
+      if (shape == 1) x = -std::floor(4 * u);                                    // four values
+      if (shape == 2) x = 0;                                                     // all the same
+      if (shape == 3) x = i == 0 ? 0 : -3e37 * u - 1e37;                         // a far outlier: all others in few bins, weight 0
+      if (shape == 4) x = -1e-38 * u;                                            // differences below the normal range
       if (shape == 5) x = i % 2 == 0 ? -3e38 : 3e38 - 1e37 * std::floor(3 * u);  // range above FLT_MAX
       const auto logit = static_cast<float>(x);
       const std::uint64_t weight = shape == 5 ? 1 + rng() % 5 : quena::to_weight(quena::detail::exp_nonpositive(logit));
@@ -154,6 +154,13 @@ TEST_CASE("filters: the selected prefix is that of a full sort, for all sizes, s
   }
 }
 
+TEST_CASE("filters: a share of the total that is no whole number is rounded up") {
+  std::vector<candidate> list{{0, 0, 1, 0}, {0, 1, 1, 0}, {0, 2, 1, 0}};
+  CHECK(top_p(list, 0.5f) == kept{0, 1});
+  CHECK(top_p(list, 0.3f) == kept{0});
+  CHECK(top_p(list, 0.7f) == kept{0, 1, 2});
+}
+
 TEST_CASE("filters: a target above the sum of all keeps everything") {
   std::vector<candidate> pool;
   for (const std::size_t n : {std::size_t{3}, std::size_t{1000}}) {
@@ -162,6 +169,15 @@ TEST_CASE("filters: a target above the sum of all keeps everything") {
     auto list = of_shares(shares);
     quena::keep_top_p(list, 0.5f, 100 * quena::total_weight(list), pool);
     CHECK(list.size() == n);
+  }
+  for (int width = 1; width < 500; ++width) {  // for some of these widths rounding leaves the last bin empty
+    std::vector<candidate> list;
+    for (std::int32_t i = 0; i < 300; ++i) {
+      const float logit = -static_cast<float>(width) * 0.37f * static_cast<float>(i) / 299.0f;
+      list.push_back({logit, i, 1, logit});
+    }
+    quena::keep_top_p(list, 1.0f, 1000, pool);
+    CHECK(list.size() == 300);
   }
 }
 

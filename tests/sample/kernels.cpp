@@ -81,7 +81,8 @@ TEST_CASE("kernels: exp is within about a unit in the last place, exact at 0 and
 TEST_CASE("kernels: exp_block agrees with exp one by one, bit for bit, and writes no further") {
   std::mt19937 rng(7);
   std::uniform_real_distribution<float> below(-40.0f, 0.0f);
-  for (const std::size_t n : {std::size_t{1}, std::size_t{15}, std::size_t{16}, std::size_t{17}, std::size_t{63}, std::size_t{64}}) {
+  for (const std::size_t n :
+       {std::size_t{1}, std::size_t{15}, std::size_t{16}, std::size_t{17}, std::size_t{63}, std::size_t{64}}) {
     std::vector<float> x(n), y(n + 1, 42.0f);
     for (float& v : x) v = below(rng);
     quena::detail::exp_block(x.data(), n, 0.0f, 0.7f, y.data());

@@ -26,8 +26,7 @@ TEST_CASE("rng: Philox4x32-10 gives the published answers at run time too") {
 
 TEST_CASE("rng: the layout of key and counter is what the documentation says") {
   const quena::philox_words out = quena::philox4x32({{5, 7, 0x89abcdefu, 0x01234567u}}, {{0x76543210u, 0xfedcba98u}});
-  CHECK(quena::random_bits(0xfedcba9876543210u, 0x0123456789abcdefu, 5, 7) ==
-        (std::uint64_t{out.word[1]} << 32 | out.word[0]));
+  CHECK(quena::random_bits(0xfedcba9876543210u, 0x0123456789abcdefu, 5, 7) == (std::uint64_t{out.word[1]} << 32 | out.word[0]));
 }
 
 TEST_CASE("rng: every one of the four arguments matters, in all its bits") {
@@ -70,7 +69,8 @@ TEST_CASE("rng: draws are uniform over positions, sequences and seeds alike") {
     double chi2 = 0;
     for (const double n : cell) chi2 += (n - 1000.0) * (n - 1000.0) / 1000.0;
     CAPTURE(axis);
-    CHECK(chi2 < 63 + 4 * 11.23);  // 63 degrees of freedom: mean 63, deviation sqrt(126); the draws are fixed, so this can't flicker
+    CHECK(chi2 <
+          63 + 4 * 11.23);  // 63 degrees of freedom: mean 63, deviation sqrt(126); the draws are fixed, so this can't flicker
     CHECK(chi2 > 63 - 4 * 11.23);
   }
 }

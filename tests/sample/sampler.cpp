@@ -65,6 +65,8 @@ TEST_CASE("sampler: temperature 0 is greedy whatever else is set") {
     CHECK(choose({.temperature = -0.0f, .top_k = 3, .top_p = 0.1f, .min_p = 0.9f, .typical_p = 0.1f, .seed = seed}, eight) == 2);
     CHECK(choose({.temperature = 1e-8f, .seed = seed}, eight) == 2);
     CHECK(choose({.temperature = 1e-45f, .top_p = 0.9f, .seed = seed}, eight) == 2);
+    CHECK(choose({.temperature = 1e-45f, .typical_p = 0.5f, .seed = seed}, eight) == 2);
+    CHECK(choose({.temperature = 1e-45f, .top_k = 3, .typical_p = 0.5f, .seed = seed}, eight) == 2);
     CHECK(choose({.top_k = 1, .seed = seed}, eight) == 2);
     CHECK(choose({.top_p = 0, .seed = seed}, eight) == 2);
     CHECK(choose({.min_p = 1, .seed = seed}, eight) == 2);
@@ -219,6 +221,23 @@ TEST_CASE("sampler: equals the plain definition for random options, sizes and sh
     for (std::uint32_t position = 0; position < 5; ++position)
       REQUIRE(sampler.choose(logits, position, scratch).token == choose_plainly(o, logits, sequence, position));
   }
+}
+
+TEST_CASE("sampler: the draw from all tokens gives each its exact interval") {
+  // Two blocks: 0.5, 0, 1 (of 2^40) at 0, 1 and 63, and 0.25 at 64.
+  quena::sampling_scratch s;
+  s.exps.assign(70, 0.0f);
+  s.exps[0] = 0.5f;
+  s.exps[63] = 1.0f;
+  s.exps[64] = 0.25f;
+  const std::uint64_t unit = quena::unit_weight;
+  s.block_weight = {unit / 2 + unit, unit / 4};
+  CHECK(quena::detail::pick_from_all(0, s) == 0);
+  CHECK(quena::detail::pick_from_all(unit / 2 - 1, s) == 0);
+  CHECK(quena::detail::pick_from_all(unit / 2, s) == 63);
+  CHECK(quena::detail::pick_from_all(unit / 2 + unit - 1, s) == 63);
+  CHECK(quena::detail::pick_from_all(unit / 2 + unit, s) == 64);
+  CHECK(quena::detail::pick_from_all(unit / 2 + unit + unit / 4 - 1, s) == 64);
 }
 
 // ---- distribution -----------------------------------------------------------------------------------------------------------
@@ -480,7 +499,8 @@ TEST_CASE("sampler: any token a bias forces is chosen, at any temperature") {
 TEST_CASE("sampler: log-probabilities are those of the logits as they came") {
   const row logits = random_logits(1000, 4);
   const auto p = softmax64(logits, 1);
-  quena::sampler sampler({.temperature = 0.3f, .repetition_penalty = 1.7f, .logit_bias = {{3, 9.0f}}, .n_logprobs = 5}, logits.size());
+  quena::sampler sampler({.temperature = 0.3f, .repetition_penalty = 1.7f, .logit_bias = {{3, 9.0f}}, .n_logprobs = 5},
+                         logits.size());
   sampler.accept_prompt(ids{1, 2, 3});
   const quena::sampled choice = sampler.choose(logits);
   CHECK(choice.logprob == doctest::Approx(std::log(p[static_cast<std::size_t>(choice.token)])).epsilon(1e-6));
@@ -494,7 +514,21 @@ TEST_CASE("sampler: log-probabilities are those of the logits as they came") {
   }
 }
 
-TEST_CASE("sampler: log-probabilities on demand only, never of banned tokens, ties by id") {
+TEST_CASE("sampler: a banned token still has the model's log-probability") {
+  row logits = random_logits(1000, 5);
+  logits[500] = 40.0f;
+  quena::sampler sampler({.temperature = 0, .banned_tokens = {500}, .n_logprobs = 2}, logits.size());
+  const quena::sampled choice = sampler.choose(logits);
+  CHECK(choice.token != 500);
+  REQUIRE(choice.top.size() == 2);
+  CHECK(choice.top[0].token == 500);
+  CHECK(choice.top[0].logprob == doctest::Approx(0.0));
+  CHECK(choice.top[1].token == choice.token);
+  CHECK(choice.top[1].logprob == choice.logprob);
+  CHECK(choice.logprob == doctest::Approx(logits[static_cast<std::size_t>(choice.token)] - 40.0f));
+}
+
+TEST_CASE("sampler: log-probabilities on demand only, none of -infinity, ties by id") {
   quena::sampler none({.temperature = 0}, eight.size());
   CHECK(std::isnan(none.choose(eight).logprob));
   CHECK(none.choose(eight).top.empty());
@@ -552,13 +586,18 @@ TEST_CASE("sampler: nothing to choose from is an error, one -infinity is not") {
   CHECK(drawing.choose(row{-inf, -inf, -5}).token == 2);
   quena::sampler banned({.banned_tokens = {0, 1, 2}}, 3);
   CHECK(message_of([&] { (void)banned.choose(row(3, 1.0f)); }, quena::errc::non_finite) ==
-        "[sampler] non-finite logits at step 0 (position 0): expected a token above -infinity, got none after bias, bans and penalties");
+        "[sampler] non-finite logits at step 0 (position 0): expected a token above -infinity, got none after bias, bans and "
+        "penalties");
 }
 
 TEST_CASE("sampler: an overflow through bias or penalty is an error too") {
   quena::sampler bias({.logit_bias = {{0, 3e38f}}}, 2);
-  CHECK(message_of([&] { (void)bias.choose(row{3e38f, 0}); }, quena::errc::non_finite).find("after bias and penalties at step 0") !=
-        std::string::npos);
+  CHECK(message_of(
+            [&] {
+              (void)bias.choose(row{3e38f, 0});
+            },
+            quena::errc::non_finite)
+            .find("after bias and penalties at step 0") != std::string::npos);
   quena::sampler penalty({.repetition_penalty = 1e-30f}, 2);
   penalty.accept(0);
   CHECK_FALSE(message_of([&] { (void)penalty.choose(row{1e20f, 0}); }, quena::errc::non_finite).empty());
@@ -575,7 +614,11 @@ TEST_CASE("sampler: ids outside the vocabulary never index memory") {
 
 TEST_CASE("sampler: wrong number of logits, wrong options") {
   quena::sampler sampler({}, 4);
-  CHECK(message_of([&] { (void)sampler.choose(row{1, 2}); }, quena::errc::invalid_argument) == "[sampler] expected 4 logits, got 2");
+  CHECK(message_of(
+            [&] {
+              (void)sampler.choose(row{1, 2});
+            },
+            quena::errc::invalid_argument) == "[sampler] expected 4 logits, got 2");
   CHECK(message_of([&] { (void)sampler.choose({}); }, quena::errc::invalid_argument) == "[sampler] expected 4 logits, got 0");
   CHECK_FALSE(message_of([] { quena::sampler bad({.top_p = 2}, 4); }, quena::errc::invalid_argument).empty());
 }

@@ -64,13 +64,26 @@ TEST_CASE("stop: the stop string itself is delivered only when asked for") {
 }
 
 TEST_CASE("stop: the earliest start wins, of equal starts the shortest") {
-  CHECK(stream({"bcd", "abcde"}, {"xabcdef"}).text == "x");             // the longer one, begun before, is completed later
+  CHECK(stream({"bcd", "abcde"}, {"xabcdef"}).text == "x");  // the longer one, begun before, is completed later
   CHECK(stream({"bcd", "abcde"}, {"xab", "cd", "ef"}).text == "x");
-  CHECK(stream({"bcd", "abcde"}, {"xabcdf"}).text == "xa");             // and here it is not
-  CHECK(stream({"bcd", "abcde"}, {"xab", "cd"}).text == "xa");          // nor here, where the text ends
+  CHECK(stream({"bcd", "abcde"}, {"xabcdf"}).text == "xa");     // and here it is not
+  CHECK(stream({"bcd", "abcde"}, {"xab", "cd"}).text == "xa");  // nor here, where the text ends
   CHECK(stream({"abcd", "ab"}, {"xabcd"}, true).text == "xab");
   CHECK(stream({"abcd", "ab"}, {"xabcd"}).which == 1);
   CHECK(stream({"ab", "ab"}, {"xab"}).which == 0);
+}
+
+TEST_CASE("stop: a match that nothing earlier can overtake stops at once") {
+  for (const strings& stops : {strings{"ab", "abc"}, strings{"ab", "bcd"}, strings{"ab"}}) {
+    quena::stop_matcher matcher(stops);
+    CHECK(matcher.push("xab") == "x");
+    CHECK(matcher.stopped());
+  }
+  quena::stop_matcher matcher(strings{"b", "abc"});
+  CHECK(matcher.push("xab") == "x");
+  CHECK_FALSE(matcher.stopped());  // "abc" started before "b" and may still come
+  CHECK(matcher.push("d") == "a");
+  CHECK(matcher.stopped());
 }
 
 TEST_CASE("stop: borders of a stop string") {

@@ -22,7 +22,7 @@ namespace quena::inline v0 {
 
 /// A token that may still be chosen.
 struct candidate {
-  float logit;           ///< after bias and penalties, before temperature
+  float logit;  ///< after bias and penalties, before temperature
   std::int32_t id;
   std::uint64_t weight;  ///< proportional to its probability
   float rank;            ///< what filters order by, greatest first; equal ranks by ascending id
@@ -77,7 +77,7 @@ candidate prefix_end(std::span<const candidate> list, std::uint64_t target, Meas
     while (bin + 1 < n_bins && reached + bins[bin] < target) reached += bins[bin++];
     for (const candidate& c : list)
       if (bin_of(c) == bin) pool.push_back(c);
-    if (pool.empty()) {  // the target is above the sum of all measures
+    if (pool.empty()) {  // the target is above the sum of all measures, and rounding left nobody in the last bin
       const auto last = std::max_element(list.begin(), list.end(), before);
       return *last;
     }
@@ -119,7 +119,8 @@ inline std::uint64_t share_of(float share, std::uint64_t total) noexcept {
 /// Keeps the k candidates that rank first. Requires list not empty, k >= 1, rank == logit.
 inline void keep_top_k(std::vector<candidate>& list, std::size_t k, std::vector<candidate>& pool) {
   if (list.size() <= k) return;
-  const candidate last = detail::prefix_end(list, k, [](const candidate&) { return std::uint64_t{1}; }, pool);
+  const candidate last = detail::prefix_end(
+      list, k, [](const candidate&) { return std::uint64_t{1}; }, pool);
   detail::drop_behind(list, last);
 }
 
@@ -128,8 +129,8 @@ inline void keep_top_k(std::vector<candidate>& list, std::size_t k, std::vector<
 /// the prefix, but may lack tokens behind it.
 /// Source   Holtzman et al. 2019, arXiv:1904.09751 (nucleus sampling).
 inline void keep_top_p(std::vector<candidate>& list, float top_p, std::uint64_t total, std::vector<candidate>& pool) {
-  const candidate last =
-      detail::prefix_end(list, detail::share_of(top_p, total), [](const candidate& c) { return c.weight; }, pool);
+  const candidate last = detail::prefix_end(
+      list, detail::share_of(top_p, total), [](const candidate& c) { return c.weight; }, pool);
   detail::drop_behind(list, last);
 }
 
@@ -143,20 +144,18 @@ inline void keep_min_p(std::vector<candidate>& list, float min_p) {
 /// Keeps the tokens whose information is nearest to the expected one: with p over the list, H its entropy, the shortest prefix
 /// by ascending |-log p - H|, ties by ascending id, whose weights sum to at least typical_p of the list's; at least one.
 /// With x = (logit - greatest) / temperature, log p = x - log Z, so that |-log p - H| = |x - sum(p x)| and Z cancels out; the
-/// sum is in double in the order of ids. Ranks hold the negated deviation afterwards.
+/// sum is in double in the order of ids. Requires every weight > 0 (x is finite then); ranks hold the negated deviation afterwards.
 /// Source   Meister et al. 2022, arXiv:2202.00666; as Hugging Face's TypicalLogitsWarper but for the order of ties.
 inline void keep_typical(std::vector<candidate>& list, float typical_p, float greatest, float temperature,
                          std::vector<candidate>& pool) {
   const std::uint64_t total = total_weight(list);
   const auto x_of = [&](const candidate& c) { return static_cast<double>((c.logit - greatest) / temperature); };
   double expected = 0.0;
-  for (const candidate& c : list)
-    if (c.weight > 0) expected += static_cast<double>(c.weight) * x_of(c);
+  for (const candidate& c : list) expected += static_cast<double>(c.weight) * x_of(c);
   expected /= static_cast<double>(total);
-  std::erase_if(list, [](const candidate& c) { return c.weight == 0; });  // x may be -infinity there
   for (candidate& c : list) c.rank = -static_cast<float>(std::abs(x_of(c) - expected));
-  const candidate last =
-      detail::prefix_end(list, detail::share_of(typical_p, total), [](const candidate& c) { return c.weight; }, pool);
+  const candidate last = detail::prefix_end(
+      list, detail::share_of(typical_p, total), [](const candidate& c) { return c.weight; }, pool);
   detail::drop_behind(list, last);
 }
 

@@ -89,9 +89,8 @@ void for_each_counted(std::span<const std::int32_t> counts, F f) {
 /// Source   Keskar et al. 2019, arXiv:1909.05858, with the sign rule of Hugging Face's RepetitionPenaltyLogitsProcessor.
 inline void apply_repetition_penalty(std::span<float> logits, std::span<const std::int32_t> counts, float penalty) {
   if (penalty == 1.0f) return;
-  detail::for_each_counted(counts, [&](std::size_t i) {
-    logits[i] = logits[i] > 0.0f ? logits[i] / penalty : logits[i] * penalty;
-  });
+  detail::for_each_counted(counts,
+                           [&](std::size_t i) { logits[i] = logits[i] > 0.0f ? logits[i] / penalty : logits[i] * penalty; });
 }
 
 /// logit -= frequency * count + presence, for every token with count > 0.
@@ -100,8 +99,7 @@ inline void apply_repetition_penalty(std::span<float> logits, std::span<const st
 inline void apply_presence_frequency_penalty(std::span<float> logits, std::span<const std::int32_t> counts, float presence,
                                              float frequency) {
   if (presence == 0.0f && frequency == 0.0f) return;
-  detail::for_each_counted(counts,
-                           [&](std::size_t i) { logits[i] -= frequency * static_cast<float>(counts[i]) + presence; });
+  detail::for_each_counted(counts, [&](std::size_t i) { logits[i] -= frequency * static_cast<float>(counts[i]) + presence; });
 }
 
 }  // namespace quena::inline v0

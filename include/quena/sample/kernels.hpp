@@ -134,8 +134,8 @@ inline double sum_exp(std::span<const float> x, float shift) noexcept {
 
 /// Index of the greatest logit; of equal ones the lowest index.
 /// Shapes   logits: [vocab_size], at least one.
-/// Errors   [argmax] NaN, +infinity, or nothing above -infinity -> quena::error, errc::non_finite; an empty row -> invalid_argument.
-/// Cost     one pass, vectorised.
+/// Errors   [argmax] NaN, +infinity, or nothing above -infinity -> quena::error, errc::non_finite; an empty row ->
+/// invalid_argument. Cost     one pass, vectorised.
 [[nodiscard]] inline std::size_t argmax(std::span<const float> logits) {
   if (logits.empty()) fail(errc::invalid_argument, "argmax", "expected at least one logit, got none");
   const detail::logits_scan scan = detail::scan_logits(logits, nullptr);

@@ -36,8 +36,8 @@ struct sampling_options {
   std::int32_t min_tokens = 0;                               ///< end tokens cannot be chosen before so many tokens were generated
   bool ignore_eos = false;                                   ///< end tokens are tokens like any other: never stop, never masked
 
-  std::uint64_t seed = 0;         ///< same seed, sequence key and position: same draw
-  std::int32_t n_logprobs = -1;   ///< -1: none computed; 0: the chosen token's; n: also the n best tokens'
+  std::uint64_t seed = 0;        ///< same seed, sequence key and position: same draw
+  std::int32_t n_logprobs = -1;  ///< -1: none computed; 0: the chosen token's; n: also the n best tokens'
 
   /// Throws quena::error naming the first parameter that is out of range, what was expected and what came.
   void validate(std::size_t vocab_size) const;
@@ -110,8 +110,7 @@ inline void sampling_options::validate(std::size_t vocab_size) const {
     if (!(logit_bias[i].second < std::numeric_limits<float>::infinity()))
       bad_option("logit_bias[" + std::to_string(i) + "]", "a finite number or -infinity", detail::float_text(logit_bias[i].second));
   }
-  for (std::size_t i = 0; i < banned_tokens.size(); ++i)
-    detail::check_option_id("banned_tokens", i, banned_tokens[i], vocab_size);
+  for (std::size_t i = 0; i < banned_tokens.size(); ++i) detail::check_option_id("banned_tokens", i, banned_tokens[i], vocab_size);
 }
 
 }  // namespace quena::inline v0

@@ -45,13 +45,13 @@ struct sampled {
 /// Memory of one call of sampler::choose. It carries nothing from call to call, so one may serve many samplers in turn; a copy
 /// starts empty, which keeps copies of a sampler small.
 struct sampling_scratch {
-  std::vector<float> logits;                  // [vocab_size] after bias and penalties
-  std::vector<float> block_max;               // [n_blocks]
-  std::vector<float> bound;                   // [n_blocks] a copy of block_max to select in
-  std::vector<float> exps;                    // [vocab_size] e^x
-  std::vector<std::uint64_t> block_weight;    // [n_blocks] sum of a block's weights
-  std::vector<candidate> list, pool;          // up to vocab_size
-  std::vector<token_logprob> top;             // [n_logprobs]
+  std::vector<float> logits;                // [vocab_size] after bias and penalties
+  std::vector<float> block_max;             // [n_blocks]
+  std::vector<float> bound;                 // [n_blocks] a copy of block_max to select in
+  std::vector<float> exps;                  // [vocab_size] e^x
+  std::vector<std::uint64_t> block_weight;  // [n_blocks] sum of a block's weights
+  std::vector<candidate> list, pool;        // up to vocab_size
+  std::vector<token_logprob> top;           // [n_logprobs]
 
   sampling_scratch() = default;
   sampling_scratch(const sampling_scratch&) noexcept {}
@@ -78,8 +78,7 @@ inline void gather_best(std::span<const float> logits, std::size_t k, sampling_s
     if (s.block_max[block] < bound) continue;
     const std::size_t end = (std::min)((block + 1) * logit_block, logits.size());
     for (std::size_t i = block * logit_block; i < end; ++i)
-      if (logits[i] >= bound && logits[i] > -infinity)
-        s.list.push_back({logits[i], static_cast<std::int32_t>(i), 0, logits[i]});
+      if (logits[i] >= bound && logits[i] > -infinity) s.list.push_back({logits[i], static_cast<std::int32_t>(i), 0, logits[i]});
   }
 }
 
@@ -197,8 +196,8 @@ class sampler {
     if (logits.size() != vocab_size_)
       fail(errc::invalid_argument, "sampler",
            "expected " + std::to_string(vocab_size_) + " logits, got " + std::to_string(logits.size()));
-    const bool mask_ends = !options_.ignore_eos && !options_.end_tokens.empty() &&
-                           n_generated_ < static_cast<std::size_t>(options_.min_tokens);
+    const bool mask_ends =
+        !options_.ignore_eos && !options_.end_tokens.empty() && n_generated_ < static_cast<std::size_t>(options_.min_tokens);
     if (!mask_ends && options_.logit_bias.empty() && options_.banned_tokens.empty() && !options_.has_penalties()) return logits;
 
     s.logits.assign(logits.begin(), logits.end());
@@ -252,8 +251,7 @@ class sampler {
       total = total_weight(s.list);
     } else {
       total = detail::weigh_all(logits, greatest, o.temperature, s);
-      if (o.top_p == 1.0f && o.min_p == 0.0f && o.typical_p == 1.0f)
-        return detail::pick_from_all(uniform_below(bits, total), s);
+      if (o.top_p == 1.0f && o.min_p == 0.0f && o.typical_p == 1.0f) return detail::pick_from_all(uniform_below(bits, total), s);
       reserve_lists(s);
       gather_likely(logits, greatest, total, s);
     }
@@ -274,9 +272,9 @@ class sampler {
     } else {
       least = static_cast<double>(options_.min_p);
     }
-    const double cut = least > 0.0 ? static_cast<double>(greatest) +
-                                         static_cast<double>(options_.temperature) * (std::log(least) - 0.01)
-                                   : -std::numeric_limits<double>::infinity();
+    const double cut = least > 0.0
+                           ? static_cast<double>(greatest) + static_cast<double>(options_.temperature) * (std::log(least) - 0.01)
+                           : -std::numeric_limits<double>::infinity();
     s.list.clear();
     for (std::size_t block = 0; block < s.block_max.size(); ++block) {
       if (static_cast<double>(s.block_max[block]) < cut) continue;

@@ -53,9 +53,7 @@ class stop_matcher {
       step(c);
       if (match_begin_ != none && earliest_open() >= match_begin_) return stop();
     }
-    // Nothing before the earliest open beginning can become part of a stop string.
-    const std::size_t open = earliest_open();
-    return deliver(open < match_begin_ ? open : match_begin_);
+    return deliver(earliest_open());  // nothing before it can become part of a stop string; a match, if any, is behind it
   }
 
   /// The end of the stream: whatever was held back and is not part of a stop string after all.
@@ -100,7 +98,7 @@ class stop_matcher {
       while (matched > 0 && text[matched] != c) matched = border[matched - 1];
       if (text[matched] != c) return false;
       if (++matched < text.size()) return false;
-      matched = border[matched - 1];
+      matched = 0;  // only what started before this match still matters
       return true;
     }
   };
@@ -146,10 +144,10 @@ class stop_matcher {
 
   std::vector<pattern> patterns_;
   bool include_ = false;
-  std::string buffer_;          // bytes [begin_, end_) of the stream
+  std::string buffer_;  // bytes [begin_, end_) of the stream
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
-  std::size_t delivered_ = 0;   // bytes before this offset were delivered
+  std::size_t delivered_ = 0;  // bytes before this offset were delivered
   std::size_t match_begin_ = none;
   std::size_t match_ = none;
   bool stopped_ = false;

@@ -38,11 +38,21 @@ void fill(std::vector<float>& logits, std::uint32_t step) {
   for (std::size_t i = 0; i < logits.size(); ++i) {
     const double u = quena::uniform_unit(quena::random_bits(1, step, static_cast<std::uint32_t>(i)));
     switch (step % 5) {
-      case 0: logits[i] = static_cast<float>(-20 * u); break;
-      case 1: logits[i] = static_cast<float>(1e-3 * u); break;
-      case 2: logits[i] = 1.0f; break;
-      case 3: logits[i] = u < 0.9 && i != 7 ? -std::numeric_limits<float>::infinity() : 1.0f; break;
-      default: logits[i] = static_cast<float>(std::floor(5 * u)); break;
+      case 0:
+        logits[i] = static_cast<float>(-20 * u);
+        break;
+      case 1:
+        logits[i] = static_cast<float>(1e-3 * u);
+        break;
+      case 2:
+        logits[i] = 1.0f;
+        break;
+      case 3:
+        logits[i] = u < 0.9 && i != 7 ? -std::numeric_limits<float>::infinity() : 1.0f;
+        break;
+      default:
+        logits[i] = static_cast<float>(std::floor(5 * u));
+        break;
     }
   }
 }
