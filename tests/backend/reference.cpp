@@ -222,7 +222,7 @@ TEST_CASE("reference: what does not fit is an error with both shapes") {
   reference::kv_pool pool = b.make_kv_pool({1, 1, 2, 16, 1, dtype::f32});
   pass p{{}, {16}, {0}, {}, {{0}}, {1}, {0}, {}};
   std::vector<float> qkv(6), out(2);
-  CHECK_THROWS_WITH_AS(b.rope_append(s, view(qkv, 1), p.rows(), 0, pool), "[rope_append] expected 2 pages, got 1", error);
+  CHECK_THROWS_WITH_AS(b.rope_append(s, view(qkv, 1), p.rows(), 0, pool), "[rope_append] expected 2 pages for position 16 of row 0, got 1", error);
   p.tables = {{0, 1}};
   CHECK_THROWS_WITH_AS(b.attend(s, view(qkv, 1), p.rows(), 0, pool, view(out, 1)), "[attend] expected a page below 1, got 1", error);
   p.sequences = {1};

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "../core/float16.hpp"
-#include "backend.hpp"
+#include "support.hpp"
 
 namespace quena::inline v0 {
 
@@ -43,16 +42,6 @@ class reference {
     [[nodiscard]] std::size_t page_cells() const noexcept { return shape_.page_bytes() / block_bytes(shape_.cell); }
 
    private:
-    static std::size_t checked_cells(const kv_shape& shape) {
-      if (shape.n_layers == 0 || shape.n_kv_heads == 0 || shape.page_size == 0 || shape.head_dim == 0 || shape.head_dim % 2 != 0)
-        expected("make_kv_pool", "layers, KV heads, positions per page, and an even head_dim", "head_dim " + std::to_string(shape.head_dim));
-      if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16)
-        expected("make_kv_pool", "cells of f32, f16 or bf16", std::string(dtype_name(shape.cell)));
-      std::size_t n = 2;
-      for (const std::size_t factor : {shape.n_layers, shape.n_kv_heads, shape.page_size, shape.head_dim, shape.n_pages}) n = checked_product(n, factor, "make_kv_pool");
-      static_cast<void>(checked_product(n, sizeof(float), "make_kv_pool"));
-      return n;
-    }
     [[nodiscard]] std::size_t index(page_id page, std::size_t layer, std::size_t values, std::size_t head, std::size_t offset) const noexcept {
       return ((((page * shape_.n_layers + layer) * 2 + values) * shape_.n_kv_heads + head) * shape_.page_size + offset) * shape_.head_dim;
     }
@@ -76,7 +65,7 @@ class reference {
     matrix m;
     m.cols = sources.empty() ? 0 : sources.front().cols;
     for (const matrix_source& source : sources) {
-      if (source.cols != m.cols) expected("prepare", std::to_string(m.cols) + " columns", std::to_string(source.cols) + " in " + std::string(source.name));
+      check_source("prepare", m.cols, source);
       append(m, source, f);
       m.rows += source.rows;
     }
@@ -84,7 +73,7 @@ class reference {
   }
   [[nodiscard]] matrix prepare_gate_up(const matrix_source& gate, const matrix_source& up, format f) const {
     if (gate.rows != up.rows || gate.cols != up.cols)
-      expected("prepare_gate_up", "gate and up of one shape", std::to_string(gate.rows) + " and " + std::to_string(up.rows) + " rows");
+      detail::expected("prepare_gate_up", "gate and up of one shape", std::to_string(gate.rows) + " and " + std::to_string(up.rows) + " rows");
     matrix m;
     m.rows = gate.rows, m.cols = gate.cols;
     append(m, gate, f);
@@ -101,16 +90,13 @@ class reference {
   void begin(stream&, const batch&) const {}
 
   void embed(stream&, const matrix& w, const batch& rows, tensor_view<float, 2> x) const {
-    check_shape("embed", x, rows.n_rows(), w.cols);
-    for (const token_id token : rows.tokens)
-      if (token < 0 || static_cast<std::size_t>(token) >= w.rows) expected("embed", "a token below " + std::to_string(w.rows), std::to_string(token));
+    check_embed(w.rows, w.cols, rows, x);
     for (std::size_t i = 0; i < rows.n_rows(); ++i)
       for (std::size_t k = 0; k < w.cols; ++k) x(i, k) = w.weights[static_cast<std::size_t>(rows.tokens[i]) * w.cols + k];
   }
 
   void rmsnorm(stream&, tensor_view<const float, 2> x, const vector& gain, float eps, tensor_view<float, 2> y) const {
-    check_shape("rmsnorm", x, x.extent(0), gain.size());
-    check_shape("rmsnorm", y, x.extent(0), gain.size());
+    check_rmsnorm(gain.size(), x, y);
     for (std::size_t i = 0; i < x.extent(0); ++i) {
       double squares = 0;
       for (std::size_t j = 0; j < gain.size(); ++j) squares += double{x(i, j)} * double{x(i, j)};
@@ -120,17 +106,17 @@ class reference {
   }
 
   void matmul(stream&, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const {
-    check_product("matmul", w, x, y);
+    check_product("matmul", w.rows, w.cols, x, y);
     for (std::size_t i = 0; i < x.extent(0); ++i)
       for (std::size_t r = 0; r < w.rows; ++r) y(i, r) = static_cast<float>(product(w, r, x[i]));
   }
   void matmul_add(stream&, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const {
-    check_product("matmul_add", w, x, y);
+    check_product("matmul_add", w.rows, w.cols, x, y);
     for (std::size_t i = 0; i < x.extent(0); ++i)
       for (std::size_t r = 0; r < w.rows; ++r) y(i, r) = static_cast<float>(double{y(i, r)} + product(w, r, x[i]));
   }
   void matmul_swiglu(stream&, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const {
-    check_product("matmul_swiglu", w, x, y);
+    check_product("matmul_swiglu", w.rows, w.cols, x, y);
     for (std::size_t i = 0; i < x.extent(0); ++i)
       for (std::size_t r = 0; r < w.rows; ++r) {
         const double gate = product(w, r, x[i]), up = product(w, w.rows + r, x[i]);
@@ -140,7 +126,7 @@ class reference {
 
   void rope_append(stream&, tensor_view<float, 2> qkv, const batch& rows, std::size_t layer, kv_pool& pool) const {
     const kv_shape& shape = pool.shape();
-    const std::size_t d = shape.head_dim, n_kv_heads = shape.n_kv_heads, n_heads = query_heads("rope_append", qkv, rows, layer, shape);
+    const std::size_t d = shape.head_dim, n_kv_heads = shape.n_kv_heads, n_heads = checked_query_heads("rope_append", qkv, rows, layer, shape);
     for (std::size_t i = 0; i < rows.n_rows(); ++i) {
       const auto [page, offset] = locate(rows, i, rows.positions[i], shape);
       for (std::size_t h = 0; h < n_heads + n_kv_heads; ++h)
@@ -159,8 +145,8 @@ class reference {
 
   void attend(stream& s, tensor_view<const float, 2> qkv, const batch& rows, std::size_t layer, const kv_pool& pool, tensor_view<float, 2> out) const {
     const kv_shape& shape = pool.shape();
-    const std::size_t d = shape.head_dim, n_heads = query_heads("attend", qkv, rows, layer, shape), group = n_heads / shape.n_kv_heads;
-    check_shape("attend", out, rows.n_rows(), n_heads * d);
+    const std::size_t d = shape.head_dim, n_heads = checked_query_heads("attend", qkv, rows, layer, shape), group = n_heads / shape.n_kv_heads;
+    check_rows("attend", out, rows.n_rows(), n_heads * d);
     for (std::size_t i = 0; i < rows.n_rows(); ++i)
       for (std::size_t h = 0; h < n_heads; ++h) {
         s.scores.assign(std::size_t{rows.positions[i]} + 1, 0.0);
@@ -186,72 +172,32 @@ class reference {
   }
 
   void select(stream&, tensor_view<const float, 2> x, const batch& rows, tensor_view<float, 2> y) const {
-    check_shape("select", y, rows.selected_rows.size(), x.extent(1));
-    for (const std::uint32_t r : rows.selected_rows)
-      if (r >= x.extent(0)) expected("select", "a row below " + std::to_string(x.extent(0)), std::to_string(r));
+    check_select(x, rows, y);
     for (std::size_t i = 0; i < rows.selected_rows.size(); ++i)
       for (std::size_t k = 0; k < x.extent(1); ++k) y(i, k) = x(rows.selected_rows[i], k);
   }
 
   void read(stream&, tensor_view<const float, 2> view, std::span<float> host) const {
-    if (host.size() != view.size()) expected("read", std::to_string(view.size()) + " floats", std::to_string(host.size()));
+    check_read(view, host.size());
     for (std::size_t i = 0; i < view.extent(0); ++i)
       for (std::size_t k = 0; k < view.extent(1); ++k) host[i * view.extent(1) + k] = view(i, k);
   }
   void copy_page(stream&, kv_pool& pool, page_id from, page_id to) const {
-    check_page("copy_page", pool, from, pool.shape().page_bytes());
-    check_page("copy_page", pool, to, pool.shape().page_bytes());
+    check_page("copy_page", pool.shape(), from);
+    check_page("copy_page", pool.shape(), to);
     std::copy_n(pool.at(from, 0, 0, 0, 0), pool.page_cells(), pool.at(to, 0, 0, 0, 0));
   }
   void read_page(stream&, const kv_pool& pool, page_id page, std::span<std::byte> host) const {
-    check_page("read_page", pool, page, host.size());
+    check_page("read_page", pool.shape(), page, host.size());
     const float* cells = pool.at(page, 0, 0, 0, 0);
-    for (std::size_t c = 0; c < pool.page_cells(); ++c) {
-      const std::uint16_t half = pool.shape().cell == dtype::bf16 ? bf16(cells[c]).bits : f16(cells[c]).bits;
-      if (pool.shape().cell == dtype::f32) std::memcpy(host.data() + 4 * c, cells + c, 4);
-      else std::memcpy(host.data() + 2 * c, &half, 2);
-    }
+    for (std::size_t c = 0; c < pool.page_cells(); ++c) store_as(cells[c], pool.shape().cell, host.data() + c * block_bytes(pool.shape().cell));
   }
   void write_page(stream&, kv_pool& pool, page_id page, std::span<const std::byte> host) const {
-    check_page("write_page", pool, page, host.size());
+    check_page("write_page", pool.shape(), page, host.size());
     dequantize_row(pool.shape().cell, host.data(), pool.at(page, 0, 0, 0, 0), pool.page_cells());
   }
 
  private:
-  [[noreturn]] static void expected(std::string_view where, const std::string& what, const std::string& got) {
-    fail(errc::invalid_argument, where, "expected " + what + ", got " + got);
-  }
-  template <class View>
-  static void check_shape(std::string_view where, const View& view, std::size_t rows, std::size_t cols) {
-    if (view.extent(0) != rows || view.extent(1) != cols)
-      expected(where, detail::shape_text<2>({rows, cols}), detail::shape_text(view.shape()));
-  }
-  static void check_product(std::string_view where, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) {
-    check_shape(where, x, x.extent(0), w.cols);
-    check_shape(where, y, x.extent(0), w.rows);
-  }
-  static void check_page(std::string_view where, const kv_pool& pool, page_id page, std::size_t n_bytes) {
-    if (page >= pool.shape().n_pages) expected(where, "a page below " + std::to_string(pool.shape().n_pages), std::to_string(page));
-    if (n_bytes != pool.shape().page_bytes()) expected(where, std::to_string(pool.shape().page_bytes()) + " bytes", std::to_string(n_bytes));
-  }
-  /// The number of query heads in qkv, once everything about the rows is found to fit the pool.
-  template <class View>
-  static std::size_t query_heads(std::string_view where, const View& qkv, const batch& rows, std::size_t layer, const kv_shape& shape) {
-    const std::size_t all_heads = qkv.extent(1) / shape.head_dim;
-    if (all_heads <= 2 * shape.n_kv_heads || all_heads % shape.n_kv_heads != 0)
-      expected(where, "heads of queries, keys and values on " + std::to_string(shape.n_kv_heads) + " KV heads", std::to_string(all_heads) + " heads");
-    check_shape(where, qkv, rows.n_rows(), all_heads * shape.head_dim);
-    if (layer >= shape.n_layers) expected(where, "a layer below " + std::to_string(shape.n_layers), std::to_string(layer));
-    for (std::size_t i = 0; i < rows.n_rows(); ++i) {
-      const std::size_t sequence = rows.sequences[i], n = rows.positions[i] / shape.page_size + 1;
-      if (sequence >= rows.page_tables.size()) expected(where, "a sequence below " + std::to_string(rows.page_tables.size()), std::to_string(sequence));
-      if (rows.page_tables[sequence].size() < n) expected(where, std::to_string(n) + " pages", std::to_string(rows.page_tables[sequence].size()));
-      for (const page_id page : rows.page_tables[sequence].first(n))
-        if (page >= shape.n_pages) expected(where, "a page below " + std::to_string(shape.n_pages), std::to_string(page));
-    }
-    return all_heads - 2 * shape.n_kv_heads;
-  }
-
   struct place {
     page_id page;
     std::size_t offset;
@@ -266,18 +212,11 @@ class reference {
     return sum + double{w.bias[r]};
   }
 
-  static float rounded(float value, dtype type) noexcept {
-    switch (type) {
-      case dtype::f16: return static_cast<float>(f16(value));
-      case dtype::bf16: return static_cast<float>(bf16(value));
-      default: return value;
-    }
-  }
   static void append(matrix& m, const matrix_source& source, format f) {
     std::vector<float> row(source.cols);
     for (std::size_t r = 0; r < source.rows; ++r) {
       source.row_f32(r, row.data());
-      for (float& value : row) value = rounded(value, f == format::f16 ? dtype::f16 : f == format::bf16 ? dtype::bf16 : dtype::f32);
+      for (float& value : row) value = rounded(value, f);
       m.weights.insert(m.weights.end(), row.begin(), row.end());
       m.bias.push_back(source.bias_f32(r));
     }

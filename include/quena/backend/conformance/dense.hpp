@@ -18,10 +18,7 @@ namespace detail {
 /// Floats as a file of type `type` (f32, f16, bf16) would hold them.
 inline std::vector<std::byte> stored(std::span<const float> values, dtype type) {
   std::vector<std::byte> bytes(n_bytes(type, values.size()));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (type == dtype::f32) std::memcpy(bytes.data() + 4 * i, &values[i], 4);
-    else if (const std::uint16_t bits = type == dtype::f16 ? f16(values[i]).bits : bf16(values[i]).bits; true) std::memcpy(bytes.data() + 2 * i, &bits, 2);
-  }
+  for (std::size_t i = 0; i < values.size(); ++i) store_as(values[i], type, bytes.data() + i * block_bytes(type));
   return bytes;
 }
 
@@ -128,8 +125,8 @@ void check_matrix(conformance_log& log, const B& b, const conformance_options& o
       }
     const auto product = [](const auto& backend, const auto& matrix) { return [&](auto& s, auto in, auto out) { backend.matmul(s, matrix, in, out); }; };
     const auto sum = [](const auto& backend, const auto& matrix) { return [&](auto& s, auto in, auto out) { backend.matmul_add(s, matrix, in, out); }; };
-    check_rows(log, rig, "matmul", which, x, nullptr, run_rows(oracle, x, nullptr, rows, 0, product(exact, want_w)), product_tolerance, product(b, w));
-    check_rows(log, rig, "matmul_add", which, x, &y, run_rows(oracle, x, &y, rows, 0, sum(exact, want_w)), sum_tolerance, sum(b, w));
+    check_row_operation(log, rig, "matmul", which, x, nullptr, run_rows(oracle, x, nullptr, rows, 0, product(exact, want_w)), product_tolerance, product(b, w));
+    check_row_operation(log, rig, "matmul_add", which, x, &y, run_rows(oracle, x, &y, rows, 0, sum(exact, want_w)), sum_tolerance, sum(b, w));
   });
 }
 
@@ -164,7 +161,7 @@ void check_swiglu(conformance_log& log, const B& b, const conformance_options& o
         tolerance(i, r) = silu_error * (std::abs(double{u(i, r)}) + u_error) + silu * u_error + 8 * f32_roundoff * silu * std::abs(double{u(i, r)}) + 1e-36;
       }
     const auto swiglu = [](const auto& backend, const auto& matrix) { return [&](auto& s, auto in, auto out) { backend.matmul_swiglu(s, matrix, in, out); }; };
-    check_rows(log, rig, "matmul_swiglu", which, x, nullptr, run_rows(oracle, x, nullptr, rows, 0, swiglu(exact, want_w)), tolerance, swiglu(b, w));
+    check_row_operation(log, rig, "matmul_swiglu", which, x, nullptr, run_rows(oracle, x, nullptr, rows, 0, swiglu(exact, want_w)), tolerance, swiglu(b, w));
   });
 }
 
@@ -251,7 +248,7 @@ void check_rmsnorm(conformance_log& log, const B& b, const conformance_options& 
         tensor<double, 2> tolerance({n, width});
         for (std::size_t i = 0; i < want.size(); ++i)
           tolerance.data()[i] = (static_cast<double>(width + 3) / 2 + 5) * f32_roundoff * std::abs(double{want.data()[i]}) + 1e-37;
-        check_rows(log, rig, "rmsnorm", which, x, nullptr, want, tolerance, norm(b, gain));
+        check_row_operation(log, rig, "rmsnorm", which, x, nullptr, want, tolerance, norm(b, gain));
         log.same("rmsnorm", which + ", in place", run_rows(rig, x, &x, width, 5, in_place), run_rows(rig, x, nullptr, width, 0, norm(b, gain)));
       });
     }

@@ -147,7 +147,7 @@ tensor<float, 2> run_rows(conformance_rig<B>& rig, const tensor<float, 2>& x, co
 /// Checks an operation whose rows are independent of each other: against `want`, and for the same bits with other distances
 /// between the rows, each row alone, in other company and at another place.
 template <backend B, class F>
-void check_rows(conformance_log& log, conformance_rig<B>& rig, std::string_view operation, const std::string& which, const tensor<float, 2>& x,
+void check_row_operation(conformance_log& log, conformance_rig<B>& rig, std::string_view operation, const std::string& which, const tensor<float, 2>& x,
                 const tensor<float, 2>* y, const tensor<float, 2>& want, const tensor<double, 2>& tolerance, F&& f) {
   log.guarded(operation, which, [&] {
     const std::size_t n = x.extent(0), width = want.extent(1);

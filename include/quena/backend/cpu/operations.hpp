@@ -2,51 +2,10 @@
 // The operations of the CPU backend: check shapes, split the work, call the kernel. Included by cpu.hpp, which declares them.
 #pragma once
 
+#include "../support.hpp"
 #include "cpu.hpp"
 
 namespace quena::inline v0 {
-namespace detail {
-
-[[noreturn]] inline void expected(std::string_view where, const std::string& what, const std::string& got) {
-  fail(errc::invalid_argument, where, "expected " + what + ", got " + got);
-}
-/// Rows of contiguous floats, of this shape.
-inline void check_rows(std::string_view where, const tensor_view<const float, 2>& v, std::size_t rows, std::size_t cols) {
-  if (v.extent(0) != rows || v.extent(1) != cols) expected(where, shape_text<2>({rows, cols}), shape_text(v.shape()));
-  if (v.stride(1) != 1 && v.extent(1) > 1) expected(where, "rows of neighbouring floats", "a column stride of " + std::to_string(v.stride(1)));
-}
-
-/// Checks a batch against a cache before attention: shapes, sequences, pages. Returns the number of query heads.
-inline std::size_t check_attention(std::string_view where, const tensor_view<const float, 2>& qkv, const batch& rows, std::size_t layer, const kv_shape& shape) {
-  const std::size_t all_heads = qkv.extent(1) / shape.head_dim;
-  if (all_heads <= 2 * shape.n_kv_heads || (all_heads - 2 * shape.n_kv_heads) % shape.n_kv_heads != 0)
-    expected(where, "a multiple of " + std::to_string(shape.n_kv_heads) + " query heads and " + std::to_string(2 * shape.n_kv_heads) + " for keys and values", std::to_string(all_heads) + " heads");
-  check_rows(where, qkv, rows.n_rows(), all_heads * shape.head_dim);
-  if (layer >= shape.n_layers) expected(where, "a layer below " + std::to_string(shape.n_layers), std::to_string(layer));
-  if (rows.positions.size() != rows.n_rows() || rows.sequences.size() != rows.n_rows())
-    expected(where, "positions and sequences of " + std::to_string(rows.n_rows()) + " rows", std::to_string(rows.positions.size()) + " and " + std::to_string(rows.sequences.size()));
-  for (std::size_t i = 0; i < rows.n_rows(); ++i) {
-    const std::size_t sequence = rows.sequences[i], needed = rows.positions[i] / shape.page_size + 1;
-    if (sequence >= rows.page_tables.size()) expected(where, "a sequence below " + std::to_string(rows.page_tables.size()), std::to_string(sequence));
-    if (rows.page_tables[sequence].size() < needed)
-      expected(where, std::to_string(needed) + " pages for position " + std::to_string(rows.positions[i]) + " of row " + std::to_string(i), std::to_string(rows.page_tables[sequence].size()));
-    const bool last_of_its_run = i + 1 == rows.n_rows() || rows.sequences[i + 1] != sequence;
-    for (std::size_t p = last_of_its_run ? 0 : needed - 1; p < needed; ++p)
-      if (rows.page_tables[sequence][p] >= shape.n_pages)
-        expected(where, "a page below " + std::to_string(shape.n_pages), std::to_string(rows.page_tables[sequence][p]));
-  }
-  return all_heads - 2 * shape.n_kv_heads;
-}
-
-inline void check_page(std::string_view where, const cpu_kv_pool& pool, page_id page) {
-  if (page >= pool.shape().n_pages) expected(where, "a page below " + std::to_string(pool.shape().n_pages), std::to_string(page));
-}
-inline void check_page_bytes(std::string_view where, const cpu_kv_pool& pool, page_id page, std::size_t n_bytes) {
-  check_page(where, pool, page);
-  if (n_bytes != pool.shape().page_bytes()) expected(where, std::to_string(pool.shape().page_bytes()) + " bytes", std::to_string(n_bytes));
-}
-
-}  // namespace detail
 
 inline cpu::stream cpu::make_stream(const stream_limits& limits) const {
   stream s;
@@ -64,25 +23,20 @@ inline cpu::matrix cpu::pack(matrix m, std::span<const matrix_source> sources) c
   aligned_buffer scratch(n_workers_ * detail::pack_scratch);
   split(m.n_panels(), 1, [&](std::size_t first, std::size_t last, std::size_t worker) {
     std::byte* const mine = scratch.data() + worker * detail::pack_scratch;
-    for (std::size_t p = first; p < last; ++p) {
-      if (m.type == dtype::f16) detail::pack_panel<f16>(*kernels_, m, sources, p, mine);
-      else if (m.type == dtype::bf16) detail::pack_panel<bf16>(*kernels_, m, sources, p, mine);
-      else detail::pack_panel<float>(*kernels_, m, sources, p, mine);
-    }
+    for (std::size_t p = first; p < last; ++p) detail::pack_panel_of(*kernels_, m, sources, p, mine);
   });
   return m;
 }
 
 inline void cpu::product(std::string_view where, stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y, detail::epilogue mode) const {
   const std::size_t n_rows = x.extent(0);
-  detail::check_rows(where, x, n_rows, w.cols);
-  detail::check_rows(where, y, n_rows, w.rows);
+  check_product(where, w.rows, w.cols, x, y);
   if (w.gate_up != (mode == detail::epilogue::swiglu))
     detail::expected(where, w.gate_up ? "one matrix" : "a matrix from prepare_gate_up", w.gate_up ? "a gate-and-up pair" : "another");
   if (n_rows == 0 || w.rows == 0) return;
   const detail::matmul_args args{w.weights.data(), reinterpret_cast<const float*>(w.bias.data()), w.cols, w.rows, x.data(), x.stride(0), n_rows, y.data(), y.stride(0), mode};
 
-  if (n_rows <= kernels_->few_rows) {  // bound by reading the weights: each worker one contiguous stream
+  if (n_rows <= kernels_->few_rows[w.type]) {  // bound by reading the weights: each worker one contiguous stream
     const auto kernel = kernels_->matmul_few[w.type];
     const std::size_t panel_bytes = w.cols * detail::panel_rows * block_bytes(w.type);
     split(w.n_panels(), 1 + (std::size_t{1} << 14) / (panel_bytes * n_rows + 1), [&](std::size_t first, std::size_t last, std::size_t) { kernel(args, first, last); });
@@ -101,18 +55,15 @@ inline void cpu::product(std::string_view where, stream& s, const matrix& w, ten
 }
 
 inline void cpu::embed(stream&, const matrix& w, const batch& rows, tensor_view<float, 2> x) const {
-  detail::check_rows("embed", x, rows.n_rows(), w.cols);
+  check_embed(w.rows, w.cols, rows, x);
   if (w.gate_up) detail::expected("embed", "one matrix", "a gate-and-up pair");
-  for (const token_id t : rows.tokens)
-    if (t < 0 || static_cast<std::size_t>(t) >= w.rows) detail::expected("embed", "a token below " + std::to_string(w.rows), std::to_string(t));
   split(rows.n_rows(), 8, [&](std::size_t first, std::size_t last, std::size_t) {
     for (std::size_t i = first; i < last; ++i) detail::unpack_row(w, static_cast<std::size_t>(rows.tokens[i]), &x(i, std::size_t{0}));
   });
 }
 
 inline void cpu::rmsnorm(stream&, tensor_view<const float, 2> x, const vector& gain, float eps, tensor_view<float, 2> y) const {
-  detail::check_rows("rmsnorm", x, x.extent(0), gain.size);
-  detail::check_rows("rmsnorm", y, x.extent(0), gain.size);
+  check_rmsnorm(gain.size, x, y);
   split(x.extent(0), 1 + 16384 / (gain.size + 1), [&](std::size_t first, std::size_t last, std::size_t) {
     for (std::size_t i = first; i < last; ++i) kernels_->rmsnorm(&x(i, std::size_t{0}), gain.values.data(), eps, gain.size, &y(i, std::size_t{0}));
   });
@@ -120,9 +71,9 @@ inline void cpu::rmsnorm(stream&, tensor_view<const float, 2> x, const vector& g
 
 inline void cpu::rope_append(stream&, tensor_view<float, 2> qkv, const batch& rows, std::size_t layer, kv_pool& pool) const {
   const kv_shape& shape = pool.shape();
-  const std::size_t d = shape.head_dim, n_heads = detail::check_attention("rope_append", qkv, rows, layer, shape), cell = block_bytes(shape.cell);
-  detail::check_rows("rope_append", rows.cos, rows.n_rows(), d / 2);
-  detail::check_rows("rope_append", rows.sin, rows.n_rows(), d / 2);
+  const std::size_t d = shape.head_dim, n_heads = checked_query_heads("rope_append", qkv, rows, layer, shape), cell = block_bytes(shape.cell);
+  check_rows("rope_append", rows.cos, rows.n_rows(), d / 2);
+  check_rows("rope_append", rows.sin, rows.n_rows(), d / 2);
   split(rows.n_rows(), 4, [&](std::size_t first, std::size_t last, std::size_t) {
     for (std::size_t i = first; i < last; ++i) {
       float* const q = &qkv(i, std::size_t{0});
@@ -141,8 +92,8 @@ inline void cpu::rope_append(stream&, tensor_view<float, 2> qkv, const batch& ro
 
 inline void cpu::attend(stream& s, tensor_view<const float, 2> qkv, const batch& rows, std::size_t layer, const kv_pool& pool, tensor_view<float, 2> out) const {
   const kv_shape& shape = pool.shape();
-  const std::size_t d = shape.head_dim, n_heads = detail::check_attention("attend", qkv, rows, layer, shape), group = n_heads / shape.n_kv_heads;
-  detail::check_rows("attend", out, rows.n_rows(), n_heads * d);
+  const std::size_t d = shape.head_dim, n_heads = checked_query_heads("attend", qkv, rows, layer, shape), group = n_heads / shape.n_kv_heads;
+  check_rows("attend", out, rows.n_rows(), n_heads * d);
   if (d > s.limits.head_dim) detail::expected("attend", "a head_dim of at most " + std::to_string(s.limits.head_dim), std::to_string(d));
   const std::size_t n_rows = rows.n_rows(), heads_per_call = (std::min)(group, detail::attend_lanes);
   if (n_rows == 0) return;
@@ -179,48 +130,44 @@ inline void cpu::attend(stream& s, tensor_view<const float, 2> qkv, const batch&
 
   // Tiles of neighbouring rows of one sequence times KV heads; the later tiles, which attend to more, first.
   const std::size_t rows_per_tile = (std::max)(std::size_t{1}, detail::attend_lanes / heads_per_call);
-  const auto tile_start = [&](std::size_t row) {  // whether a tile begins at this row
-    if (row == 0 || rows.sequences[row] != rows.sequences[row - 1] || rows.positions[row] < rows.positions[row - 1]) return true;
-    return row % rows_per_tile == 0;
+  const auto starts_tile = [&](std::size_t row) {
+    return row % rows_per_tile == 0 || rows.sequences[row] != rows.sequences[row - 1] || rows.positions[row] < rows.positions[row - 1];
   };
-  std::size_t n_tiles = 0;
-  for (std::size_t i = 0; i < n_rows; ++i) n_tiles += tile_start(i) ? 1 : 0;
-  static_cast<void>(n_tiles);
   share(n_rows * shape.n_kv_heads, [&](std::size_t item, std::size_t worker) {
     const std::size_t row = n_rows - 1 - item / shape.n_kv_heads, kv_head = item % shape.n_kv_heads;
-    if (!tile_start(row)) return;
+    if (!starts_tile(row)) return;
     std::size_t end = row + 1;
-    while (end < n_rows && !tile_start(end)) ++end;
+    while (end < n_rows && !starts_tile(end)) ++end;
     for (std::size_t from = 0; from < group; from += heads_per_call)
       kernel(call(row, end - row, kv_head, from, (std::min)(heads_per_call, group - from), worker), 0, n_chunks(end - 1));
   });
 }
 
 inline void cpu::select(stream&, tensor_view<const float, 2> x, const batch& rows, tensor_view<float, 2> y) const {
-  detail::check_rows("select", x, x.extent(0), x.extent(1));
-  detail::check_rows("select", y, rows.selected_rows.size(), x.extent(1));
-  for (const std::uint32_t r : rows.selected_rows)
-    if (r >= x.extent(0)) detail::expected("select", "a row below " + std::to_string(x.extent(0)), std::to_string(r));
-  for (std::size_t i = 0; i < rows.selected_rows.size(); ++i) std::copy_n(x.data() + static_cast<std::ptrdiff_t>(rows.selected_rows[i]) * x.stride(0), x.extent(1), y.data() + static_cast<std::ptrdiff_t>(i) * y.stride(0));
+  check_rows("select", x, x.extent(0), x.extent(1));
+  check_select(x, rows, y);
+  for (std::size_t i = 0; i < rows.selected_rows.size(); ++i)
+    std::copy_n(x.data() + static_cast<std::ptrdiff_t>(rows.selected_rows[i]) * x.stride(0), x.extent(1), y.data() + static_cast<std::ptrdiff_t>(i) * y.stride(0));
 }
 
 inline void cpu::read(stream&, tensor_view<const float, 2> view, std::span<float> host) const {
-  if (host.size() != view.size()) detail::expected("read", std::to_string(view.size()) + " floats", std::to_string(host.size()));
-  detail::check_rows("read", view, view.extent(0), view.extent(1));
-  for (std::size_t i = 0; i < view.extent(0); ++i) std::copy_n(view.data() + static_cast<std::ptrdiff_t>(i) * view.stride(0), view.extent(1), host.data() + i * view.extent(1));
+  check_read(view, host.size());
+  check_rows("read", view, view.extent(0), view.extent(1));
+  for (std::size_t i = 0; i < view.extent(0); ++i)
+    std::copy_n(view.data() + static_cast<std::ptrdiff_t>(i) * view.stride(0), view.extent(1), host.data() + i * view.extent(1));
 }
 
 inline void cpu::copy_page(stream&, kv_pool& pool, page_id from, page_id to) const {
-  detail::check_page("copy_page", pool, from);
-  detail::check_page("copy_page", pool, to);
+  check_page("copy_page", pool.shape(), from);
+  check_page("copy_page", pool.shape(), to);
   if (from != to) std::memcpy(pool.page(to), pool.page(from), pool.shape().page_bytes());
 }
 inline void cpu::read_page(stream&, const kv_pool& pool, page_id page, std::span<std::byte> host) const {
-  detail::check_page_bytes("read_page", pool, page, host.size());
+  check_page("read_page", pool.shape(), page, host.size());
   std::memcpy(host.data(), pool.page(page), host.size());
 }
 inline void cpu::write_page(stream&, kv_pool& pool, page_id page, std::span<const std::byte> host) const {
-  detail::check_page_bytes("write_page", pool, page, host.size());
+  check_page("write_page", pool.shape(), page, host.size());
   std::memcpy(pool.page(page), host.data(), host.size());
 }
 
