@@ -21,3 +21,19 @@ if(QUENA_SANITIZE)
   target_compile_options(quena_own_flags INTERFACE -fsanitize=${QUENA_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_link_options(quena_own_flags INTERFACE -fsanitize=${QUENA_SANITIZE})
 endif()
+
+# What reports print about the build: flags and commit.
+string(TOUPPER "${CMAKE_BUILD_TYPE}" build_type)
+string(STRIP "${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${build_type}}" QUENA_BUILD_FLAGS)
+set(QUENA_BUILD_COMMIT unknown)
+find_package(Git QUIET)
+if(Git_FOUND AND EXISTS ${PROJECT_SOURCE_DIR}/.git)
+  execute_process(COMMAND ${GIT_EXECUTABLE} rev-parse --short HEAD WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+                  OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  if(commit)
+    set(QUENA_BUILD_COMMIT ${commit})
+  endif()
+  if(EXISTS ${PROJECT_SOURCE_DIR}/.git/logs/HEAD)  # a new commit is noticed
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/.git/logs/HEAD)
+  endif()
+endif()
