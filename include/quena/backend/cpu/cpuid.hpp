@@ -68,7 +68,7 @@ struct cpu_features {
 /// The best instruction set of this machine, not above `cap` nor above QUENA_ISA (portable, avx2, avx512) in the environment.
 /// Errors   invalid_argument: QUENA_ISA is something else.
 [[nodiscard]] inline isa best_isa(std::optional<isa> cap = {}) {
-  const cpu_features f = detect_cpu();
+  const cpu_features f = QUENA_WIDE_KERNELS ? detect_cpu() : cpu_features{};
   isa best = f.avx512 ? isa::avx512 : f.avx2 ? isa::avx2 : isa::portable;
   if (cap && *cap < best) best = *cap;
   if (const char* named = std::getenv("QUENA_ISA"); named != nullptr && *named != '\0') {

@@ -94,7 +94,7 @@ namespace portable {
 QUENA_KERNEL_TABLE(isa::portable)
 }  // namespace portable
 
-#if QUENA_X86
+#if QUENA_WIDE_KERNELS
 QUENA_TARGET_BEGIN(QUENA_TARGET_AVX2)
 namespace avx2 {
 #include "simd/avx2.inl"
@@ -128,7 +128,7 @@ QUENA_KERNEL_TABLE(isa::avx512)
 
 /// The kernels for an instruction set that this machine has (see best_isa).
 inline const kernel_table& kernels_for(isa level) noexcept {
-#if QUENA_X86
+#if QUENA_WIDE_KERNELS
   if (level == isa::avx512) return kernels::avx512::table;
   if (level == isa::avx2) return kernels::avx2::table;
 #endif

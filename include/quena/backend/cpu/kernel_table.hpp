@@ -86,10 +86,13 @@ struct by_type {
   [[nodiscard]] constexpr Function operator[](dtype t) const noexcept { return t == dtype::f16 ? f16 : t == dtype::bf16 ? bf16 : f32; }
 };
 
+/// Rows that matmul_few takes at most.
+inline constexpr std::size_t few_rows_limit = 64;
+
 struct kernel_table {
   isa level;
-  std::size_t lanes;     ///< floats in a vector
-  std::size_t few_rows;  ///< up to so many rows matmul_few is the faster one
+  std::size_t lanes;              ///< floats in a vector
+  by_type<std::size_t> few_rows;  ///< up to so many rows matmul_few is the faster one
 
   by_type<void (*)(const matmul_args&, std::size_t first_panel, std::size_t last_panel) noexcept> matmul_few;
   by_type<void (*)(const matmul_args&, std::size_t first_panel, std::size_t last_panel, std::size_t first_row, std::size_t last_row,

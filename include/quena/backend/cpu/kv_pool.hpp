@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <string>
 
-#include "../../core/checked.hpp"
 #include "../../core/memory.hpp"
 #include "../backend.hpp"
+#include "../support.hpp"
 #include "kernel_table.hpp"
 
 namespace quena::inline v0 {
@@ -17,17 +17,10 @@ namespace quena::inline v0 {
 class cpu_kv_pool {
  public:
   explicit cpu_kv_pool(const kv_shape& shape) : shape_(shape) {
-    const auto expected = [](const std::string& what) { fail(errc::invalid_argument, "make_kv_pool", "expected " + what); };
-    if (shape.page_size == 0 || shape.page_size % detail::block_positions != 0)
-      expected("a page size that is a multiple of 16, got " + std::to_string(shape.page_size));
-    if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16)
-      expected("cells of f32, f16 or bf16, got " + std::string(dtype_name(shape.cell)));
-    if (shape.head_dim == 0 || shape.head_dim % 2 != 0 || shape.n_kv_heads == 0)
-      expected("an even head_dim and some heads, got " + std::to_string(shape.head_dim) + " and " + std::to_string(shape.n_kv_heads));
-    std::size_t n = 2 * block_bytes(shape.cell);
-    for (const std::size_t factor : {shape.n_layers, shape.n_kv_heads, shape.page_size, shape.head_dim, shape.n_pages})
-      n = checked_product(n, factor, "make_kv_pool");
-    cells_ = aligned_buffer(checked_product(n + slack, 1, "make_kv_pool"));
+    const std::size_t n_cells = checked_cells(shape);
+    if (shape.page_size % detail::block_positions != 0)
+      detail::expected("make_kv_pool", "a page size that is a multiple of " + std::to_string(detail::block_positions), std::to_string(shape.page_size));
+    cells_ = aligned_buffer(checked_product(n_cells + slack, block_bytes(shape.cell), "make_kv_pool"));
   }
 
   [[nodiscard]] const kv_shape& shape() const noexcept { return shape_; }
@@ -41,7 +34,7 @@ class cpu_kv_pool {
   }
 
  private:
-  static constexpr std::size_t slack = 64;  // a vector may read past the last value
+  static constexpr std::size_t slack = 16;  // cells: a vector may read past the last value
 
   kv_shape shape_;
   aligned_buffer cells_;

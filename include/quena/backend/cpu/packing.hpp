@@ -98,6 +98,13 @@ void pack_panel(const kernel_table& kernels, cpu_matrix& m, std::span<const matr
   }
 }
 
+/// The same for the matrix's type.
+inline void pack_panel_of(const kernel_table& kernels, cpu_matrix& m, std::span<const matrix_source> sources, std::size_t p, std::byte* scratch) {
+  if (m.type == dtype::f16) pack_panel<f16>(kernels, m, sources, p, scratch);
+  else if (m.type == dtype::bf16) pack_panel<bf16>(kernels, m, sources, p, scratch);
+  else pack_panel<float>(kernels, m, sources, p, scratch);
+}
+
 /// Checks sources and makes room; the panels are filled by the backend, in parallel.
 inline cpu_matrix empty_matrix(std::string_view where, std::span<const matrix_source> sources, format f, bool gate_up) {
   cpu_matrix m;

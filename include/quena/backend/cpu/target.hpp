@@ -9,6 +9,14 @@
 #define QUENA_X86 0
 #endif
 
+// Whether there are kernels for more than the compiler's own flags. g++ for Windows aligns the stack to 16 bytes only (its bug
+// 54412), so wider vectors that it keeps there would fault.
+#if QUENA_X86 && !(defined(_WIN32) && defined(__GNUC__) && !defined(__clang__))
+#define QUENA_WIDE_KERNELS 1
+#else
+#define QUENA_WIDE_KERNELS 0
+#endif
+
 // Functions (also lambdas and templates) between BEGIN and END are compiled for `isa`, whatever flags the program uses. Inside
 // there are raw pointers, intrinsics and our own functions only: a std:: template instantiated there would be compiled for the
 // region's ISA, and the linker might keep that copy for the whole program.

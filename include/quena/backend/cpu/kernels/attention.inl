@@ -21,7 +21,7 @@ void score_block(const T* keys, const float* q, std::size_t q_stride, std::size_
   constexpr int V = vectors >= 2 ? 2 : 1;
   for (std::size_t part = 0; part < block_positions; part += static_cast<std::size_t>(V) * lanes) {
     vec acc[V * C];
-    set_zero<V>(acc, std::make_integer_sequence<int, V * C>{});
+    set_zero(acc, std::make_integer_sequence<int, V * C>{});
     run_chains<V, C>(acc, keys + part, block_positions, q, static_cast<std::ptrdiff_t>(q_stride), head_dim);
     for (int c = 0; c < C; ++c)
       for (int v = 0; v < V; ++v) store(scores + static_cast<std::size_t>(c) * chunk_positions + part + static_cast<std::size_t>(v) * lanes, mul(acc[c * V + v], scale));

@@ -2,21 +2,20 @@
 // y = epilogue(w x): products with packed panels, for a few rows of activations (read in place, weights streamed once) and for
 // many (activations and sums kept in cache, weights widened to f32 there).
 
-/// Panel rows computed at once: two vectors.
-inline constexpr std::size_t tile_rows = 2 * lanes;
-
 /// Adds the partial sums of one block of `n` columns, for C rows of activations, to sums [C][32]; `first`: there are none yet.
+/// At least two vectors of weights at a time, the whole panel where there are registers for it.
 template <int C, std::size_t Prefetch, class T, class Stride>
 void add_block(const T* panel, const float* x, Stride x_stride, std::size_t n, float* sums, bool first) noexcept {
-  for (std::size_t part = 0; part < panel_rows; part += tile_rows) {
-    vec acc[2 * C];
-    set_zero<2>(acc, std::make_integer_sequence<int, 2 * C>{});
-    run_chains<2, C, Prefetch>(acc, panel + part, panel_rows, x, x_stride, n);
+  constexpr int V = C <= 2 ? static_cast<int>(panel_rows / lanes) : 2;
+  for (std::size_t part = 0; part < panel_rows; part += V * lanes) {
+    vec acc[V * C];
+    set_zero(acc, std::make_integer_sequence<int, V * C>{});
+    run_chains<V, C, Prefetch>(acc, panel + part, panel_rows, x, x_stride, n);
     float* s = sums + part;
     for (int c = 0; c < C; ++c, s += panel_rows)
-      for (int v = 0; v < 2; ++v) {
+      for (int v = 0; v < V; ++v) {
         float* p = s + static_cast<std::size_t>(v) * lanes;
-        const vec a = acc[2 * c + v];
+        const vec a = acc[V * c + v];
         store(p, first ? a : add(load(p), a));
       }
   }
@@ -51,12 +50,13 @@ inline void finish_panel(const matmul_args& m, std::size_t panel, std::size_t ro
   }
 }
 
-/// Panels [first, last) for all rows of x (at most few_rows): the weights are one contiguous stream from memory.
-inline constexpr std::size_t few_rows = 24;
+/// Panels [first, last) for all rows of x (at most few_rows_limit): the weights are one contiguous stream from memory.
+// What the operation itself would take: up to here it is at least as fast as matmul_many.
+inline constexpr by_type<std::size_t> few_rows{few_rows_limit, slow_f16 ? 8 : few_rows_limit, few_rows_limit};
 template <class T>
 inline void matmul_few(const matmul_args& m, std::size_t first, std::size_t last) noexcept {
   constexpr std::size_t ahead = 2048;
-  alignas(64) float sums[few_rows * panel_rows];
+  alignas(64) float sums[few_rows_limit * panel_rows];
   for (std::size_t p = first; p < last; ++p) {
     const T* panel = static_cast<const T*>(m.weights) + p * m.cols * panel_rows;
     if (m.cols == 0) __builtin_memset(sums, 0, m.n_rows * panel_rows * sizeof(float));

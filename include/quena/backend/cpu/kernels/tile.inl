@@ -7,7 +7,7 @@ struct fixed_stride {
   QUENA_INLINE constexpr operator std::ptrdiff_t() const noexcept { return static_cast<std::ptrdiff_t>(N); }
 };
 
-template <int V, int... Js>
+template <int... Js>
 QUENA_INLINE void set_zero(vec* acc, std::integer_sequence<int, Js...>) {
   ((acc[Js] = set1(0.0f)), ...);
 }

@@ -3,6 +3,7 @@
 struct vec {
   __m256 v;
 };
+inline constexpr bool slow_f16 = false;
 inline constexpr std::size_t lanes = 8;
 inline constexpr int max_columns = 6;  // 12 accumulators, 2 weights, 1 broadcast of 16 registers
 

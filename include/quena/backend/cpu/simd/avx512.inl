@@ -3,6 +3,7 @@
 struct vec {
   __m512 v;
 };
+inline constexpr bool slow_f16 = false;
 inline constexpr std::size_t lanes = 16;
 inline constexpr int max_columns = 12;  // 24 accumulators, 2 weights, 1 broadcast of 32 registers
 

@@ -67,22 +67,46 @@ inline constexpr int max_columns = 12;  // 24 accumulators of 32 registers
 inline constexpr int max_columns = lanes == 16 ? 12 : 6;
 #endif
 
-QUENA_INLINE vec load(const f16* p) {
-  float t[lanes];
-  for (std::size_t i = 0; i < lanes; ++i) {
 #if defined(__aarch64__)
-    __fp16 h;
-    __builtin_memcpy(&h, p + i, sizeof h);
-    t[i] = static_cast<float>(h);
+inline constexpr bool slow_f16 = false;
 #else
-    t[i] = static_cast<float>(p[i]);
+inline constexpr bool slow_f16 = true;  // a dozen instructions a vector
 #endif
-  }
-  return load(t);
+
+// Four 16-bit numbers to f32, exactly.
+#if defined(__SSE2__)
+QUENA_INLINE void widen4(const bf16* p, float* to) {
+  _mm_storeu_ps(to, _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)))));
 }
-QUENA_INLINE vec load(const bf16* p) {
+QUENA_INLINE void widen4(const f16* p, float* to) {
+  const __m128i half = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)), _mm_setzero_si128());
+  const __m128i sign = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x8000)), 16);
+  const __m128i shifted = _mm_slli_epi32(_mm_and_si128(half, _mm_set1_epi32(0x7fff)), 13), exponent = _mm_and_si128(shifted, _mm_set1_epi32(0x0f800000));
+  const __m128i rebias = _mm_set1_epi32(112 << 23);
+  __m128i number = _mm_add_epi32(shifted, rebias);
+  number = _mm_add_epi32(number, _mm_and_si128(_mm_cmpeq_epi32(exponent, _mm_set1_epi32(0x0f800000)), rebias));  // infinity, NaN
+  const __m128i tiny = _mm_cmpeq_epi32(exponent, _mm_setzero_si128());  // 0 and subnormals: 2^-14 * (1 + m) - 2^-14
+  const __m128 subnormal = _mm_sub_ps(_mm_castsi128_ps(_mm_add_epi32(number, _mm_set1_epi32(1 << 23))), _mm_castsi128_ps(_mm_set1_epi32(113 << 23)));
+  const __m128i either = _mm_or_si128(_mm_and_si128(tiny, _mm_castps_si128(subnormal)), _mm_andnot_si128(tiny, number));
+  _mm_storeu_ps(to, _mm_castsi128_ps(_mm_or_si128(either, sign)));
+}
+#elif defined(__aarch64__)
+QUENA_INLINE void widen4(const bf16* p, float* to) {
+  vst1q_f32(to, vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)), 16)));
+}
+QUENA_INLINE void widen4(const f16* p, float* to) {
+  vst1q_f32(to, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)))));
+}
+#else
+template <class T>
+QUENA_INLINE void widen4(const T* p, float* to) {
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<float>(p[i]);
+}
+#endif
+template <class T>
+QUENA_INLINE vec load(const T* p) {  // T = f16, bf16
   float t[lanes];
-  for (std::size_t i = 0; i < lanes; ++i) t[i] = static_cast<float>(p[i]);
+  for (std::size_t i = 0; i < lanes; i += 4) widen4(p + i, t + i);
   return load(t);
 }
 template <class T>
