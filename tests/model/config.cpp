@@ -205,7 +205,8 @@ TEST_CASE("config: the same from a folder and from GGUF") {
   QUENA_NEEDS_FIXTURES(dir);
   const std::pair<const char*, const char*> pairs[] = {{"bias-sharded-f32", "bias-sharded-f32-f32"}, {"k256-bf16", "k256-bf16-q4_k_m"}, {"linear-rope-f32", "linear-rope-f32-f32"},
                                                        {"stories260K", "stories260K-f32"}, {"t31-gqa4-bf16", "t31-gqa4-bf16-bf16"}};
-  for (const auto& [folder, file] : pairs) {
+  for (const auto& both : pairs) {
+    const std::string folder = both.first, file = both.second;
     INFO(folder);
     const llama_config a = read_config(checkpoint::open(dir + "/models/" + folder));
     const llama_config b = read_config(checkpoint::open(dir + "/gguf/" + folder + "/" + file + ".gguf"));

@@ -78,26 +78,24 @@ TEST_CASE("rope: dynamic depends on the context only beyond the model's own") {
 }
 
 TEST_CASE("rope: yarn") {
-  rope_config r;  // computed apart, with NumPy, from the formulas of the paper and transformers' conventions
+  rope_config r;
   r.type = rope_type::yarn;
   r.factor = 4;
   r.original_max_position_embeddings = 64;
-  // pair_with_turns(32) = 16 ln(64/(64 pi))/(2 ln 10000) = -0.994..., floor and clamp: 0; (1): 2.016 -> ceil 3.
-  const std::vector<double> f = inv_freq(r, 16);
-  rope_config plain;
-  const std::vector<double> base = inv_freq(plain, 16);
-  const double ramp[8] = {0, 1.0 / 3, 2.0 / 3, 1, 1, 1, 1, 1};
-  std::vector<double> want;
-  for (std::size_t i = 0; i < 8; ++i) want.push_back(base[i] / 4 * ramp[i] + base[i] * (1 - ramp[i]));
-  near_to(f, want, 1e-14);
+  // Expected numbers: the same formulas in Python. By hand: 32 turns lie at pair 16 ln(64 / 64 pi) / (2 ln 10000) < 0, one turn at
+  // 2.016, so the ramp goes from pair 0 to pair 3.
+  near_to(inv_freq(r, 16), {1, 0.237170824513, 0.05, 0.00790569415042, 0.0025, 0.000790569415042, 0.00025, 7.90569415042e-05}, 1e-11);
+  rope_config real = r;  // Qwen-like numbers
+  real.theta = 1e6;
+  real.original_max_position_embeddings = 32768;
+  near_to(inv_freq(real, 16), {1, 0.177827941004, 0.0316227766017, 0.00421755993893, 0.0005, 4.4456985251e-05, 7.90569415042e-06, 1.40585331298e-06}, 1e-11);
+  real.truncate = false;
+  near_to(inv_freq(real, 16), {1, 0.177827941004, 0.0316227766017, 0.00551727047513, 0.00060740793788, 4.4456985251e-05, 7.90569415042e-06, 1.40585331298e-06}, 1e-11);
   CHECK(std::abs(rope_attention_factor(r) - (0.1 * std::log(4.0) + 1)) < 1e-15);
   r.mscale = 2, r.mscale_all_dim = 1;
   CHECK(std::abs(rope_attention_factor(r) - (0.2 * std::log(4.0) + 1) / (0.1 * std::log(4.0) + 1)) < 1e-15);
   r.attention_factor = 0.75;
   CHECK(rope_attention_factor(r) == 0.75);
-  r.truncate = false;
-  const double last = 16 * std::log(64 / (2 * std::numbers::pi)) / (2 * std::log(10000.0));
-  CHECK(std::abs(inv_freq(r, 16)[1] - base[1] * (1 - 0.75 / last)) < 1e-14);
 }
 
 TEST_CASE("rope: divisors, names, errors") {
