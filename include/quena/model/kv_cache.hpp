@@ -2,8 +2,13 @@
 // The paged cache: keys and values of many sequences in pages that they may share.
 #pragma once
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,12 +106,17 @@ class kv_cache {
       backend_->read_page(stream_, pool_, s.pages[p], std::span(shot.bytes).subspan(p * shape().page_bytes(), shape().page_bytes()));
     return shot;
   }
-  /// Replaces the sequence's content.  Errors   invalid_argument: a snapshot of another shape, or with the wrong number of bytes.
+  /// Replaces the sequence's content.
+  /// Errors   invalid_argument: a snapshot of another shape, or with the wrong number of bytes; out_of_memory: not enough pages.
   void restore(sequence_id id, const kv_snapshot& shot) {
     const kv_shape &a = shape(), &b = shot.shape;
     if (a.n_layers != b.n_layers || a.n_kv_heads != b.n_kv_heads || a.head_dim != b.head_dim || a.page_size != b.page_size || a.cell != b.cell ||
         shot.length > max_positions_ || shot.bytes.size() != pages_for(shot.length) * a.page_bytes())
       fail(errc::invalid_argument, "kv_cache", "expected a snapshot of a cache of the same shape, got another one");
+    std::size_t available = free_.size();
+    for (const page_id page : at(id).pages) available += references_[page] == 1 ? 1 : 0;
+    if (pages_for(shot.length) > available)
+      fail(errc::out_of_memory, "kv_cache", "expected " + std::to_string(pages_for(shot.length)) + " free pages, got " + std::to_string(available));
     rewind(id, 0);
     reserve(id, shot.length);
     for (std::size_t p = 0; p < pages_for(shot.length); ++p)
@@ -150,6 +160,8 @@ class kv_cache {
       fail(errc::invalid_argument, "kv_cache", "expected page_size to be a positive multiple of 16, got " + std::to_string(shape.page_size));
     if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16)
       fail(errc::invalid_argument, "kv_cache", "expected cells of f32, f16 or bf16, got " + std::string(dtype_name(shape.cell)));
+    if (max_positions > (std::numeric_limits<std::uint32_t>::max)())
+      fail(errc::invalid_argument, "kv_cache", "expected fewer than 2^32 positions, got " + std::to_string(max_positions));
     if (max_positions == 0 || max_sequences == 0 || shape.n_pages == 0)
       fail(errc::invalid_argument, "kv_cache", "expected positive sizes, got " + std::to_string(max_positions) + " positions, " +
            std::to_string(max_sequences) + " sequences, " + std::to_string(shape.n_pages) + " pages");

@@ -2,8 +2,8 @@
 // All scratch memory of forward(), allocated once; the fields carry the shapes.
 #pragma once
 
-#include <cmath>
-#include <memory>
+#include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +53,7 @@ struct workspace {
   workspace(const B& b, const llama_config& c, const kv_cache<B>& cache, const workspace_options& o)
       : max_rows(o.max_rows),
         max_logits(o.max_logits),
+        max_positions(cache.max_positions()),
         stream(b.make_stream({o.max_rows, widest(c), c.n_heads, c.head_dim, cache.max_positions()})),
         x(b, o.max_rows, c.hidden_size),
         h(b, o.max_rows, c.hidden_size),
@@ -74,7 +75,7 @@ struct workspace {
     page_tables.resize(cache.max_sequences());
   }
 
-  std::size_t max_rows, max_logits;
+  std::size_t max_rows, max_logits, max_positions;
   typename B::stream stream;
 
   // In the backend's memory.
@@ -101,7 +102,11 @@ struct workspace {
     const auto bad = [](std::size_t i, const std::string& what) { fail(errc::invalid_argument, "forward", "row " + std::to_string(i) + ": " + what); };
     if (rows.empty() || rows.size() > max_rows)
       fail(errc::invalid_argument, "forward", "expected 1 to " + std::to_string(max_rows) + " rows, got " + std::to_string(rows.size()));
+    const kv_shape& cells = cache.shape();
+    if (cache.max_sequences() > new_lengths.size() || cache.max_positions() > max_positions || cells.n_layers != c.n_layers || cells.n_kv_heads != c.n_kv_heads || cells.head_dim != c.head_dim)
+      fail(errc::invalid_argument, "forward", "expected the cache that the workspace was made for, or one like it, got another");
     tokens.clear(), positions.clear(), sequences.clear(), selected_rows.clear();
+    std::fill(page_tables.begin(), page_tables.end(), std::span<const page_id>());
     std::fill(new_lengths.begin(), new_lengths.end(), std::size_t{0});
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const row& r = rows[i];
@@ -120,13 +125,23 @@ struct workspace {
       tokens.push_back(r.token), positions.push_back(r.position), sequences.push_back(r.sequence);
       rope.angles(r.position, cos.view()[i].span(), sin.view()[i].span());
     }
-    for (std::size_t s = 0; s < new_lengths.size(); ++s)
-      if (new_lengths[s] != 0) {
-        cache.reserve(static_cast<sequence_id>(s), new_lengths[s]);
-        page_tables[s] = cache.pages(static_cast<sequence_id>(s));
-      }
+    try {
+      for (std::size_t s = 0; s < new_lengths.size(); ++s)
+        if (new_lengths[s] != 0) {
+          cache.reserve(static_cast<sequence_id>(s), new_lengths[s]);
+          page_tables[s] = cache.pages(static_cast<sequence_id>(s));
+        }
+    } catch (...) {
+      abandon(cache);
+      throw;
+    }
     const std::size_t n = rows.size(), half = c.head_dim / 2;
     return {tokens, positions, sequences, page_tables, {cos.data(), {n, half}}, {sin.data(), {n, half}}, selected_rows};
+  }
+
+  /// Gives back the pages that stage() took for a pass that does not happen.
+  void abandon(kv_cache<B>& cache) {
+    for (const std::uint32_t s : sequences) cache.rewind(s, cache.length(s));
   }
 
  private:
