@@ -21,7 +21,7 @@ struct utf8_char {
 
 /// Decodes the character that starts at `at`. What is not UTF-8 (overlong forms, surrogates, values past U+10FFFF, stray bytes) is
 /// one invalid character per maximal subpart, as Unicode recommends for replacement by U+FFFD.
-/// Errors   none.   Source  The Unicode Standard 15.0, table 3-7 and section 3.9 "U+FFFD Substitution of Maximal Subparts".
+/// Errors   none.   Source  The Unicode Standard 16.0, table 3-7 and section 3.9 "U+FFFD Substitution of Maximal Subparts".
 constexpr utf8_char decode_utf8(std::string_view text, std::size_t at = 0) noexcept {
   constexpr std::uint32_t replacement = 0xFFFD;
   if (at >= text.size()) return {replacement, 0, false, true};
