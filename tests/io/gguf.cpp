@@ -137,6 +137,7 @@ TEST_CASE("gguf: hostile headers") {
   refused(writer{}.header(1ull << 63, 0).bytes, "at most 0 tensors");
   refused(writer{}.header(0, ~0ull).bytes, "at most 0 metadata entries");
   refused(writer{}.header(0, 1).number(~0ull).data(30).bytes, "the file ends inside a metadata key");
+  refused(writer{}.header(0, 1).key("k", 8).number(std::uint64_t{6}).raw("short").bytes, "the file ends inside the value of k: expected 6 bytes at byte 45, got 5");
   refused(writer{}.header(0, 1).key("k", 13).data(30).bytes, "k: expected a value of a known type, got type 13");
   refused(writer{}.header(0, 1).key("k", 9).number(std::uint32_t{8}).number(1ull << 60).data(30).bytes, "strings in the rest of the file");
   refused(writer{}.header(0, 1).key("k", 9).number(std::uint32_t{12}).number(1ull << 61).data(30).bytes, "array elements in the rest of the file");
