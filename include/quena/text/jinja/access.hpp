@@ -71,7 +71,7 @@ inline value call_dict_method(runtime& rt, const value& self, std::string_view n
   const dict_object& d = self.as_dict();
   if (name == "get") {
     const auto a = bind(rt, "get", args, {"key", "default"}, 1);
-    if (!a[0]->is_string() && dict_key(*a[0]).empty()) rt.fail("expected a hashable key, got '" + std::string(type_name(*a[0])) + "'");
+    if (!a[0]->is_string() && dict_key(*a[0]).empty()) rt.fail({"expected a hashable key, got '", type_name(*a[0]), "'"});
     const value* found = dict_lookup(d, *a[0]);
     return found ? *found : a[1] ? *a[1] : value(nullptr);
   }
@@ -95,7 +95,7 @@ inline value call_list_method(runtime& rt, const value& self, std::string_view n
     if (name == "index") return value(static_cast<std::int64_t>(i));
     ++count;
   }
-  if (name == "index") rt.fail("expected a value that is in the list, got " + repr(rt, *a[0]).substr(0, 100));
+  if (name == "index") rt.fail({"expected a value that is in the list, got ", repr(rt, *a[0]).substr(0, 100)});
   return value(count);
 }
 
@@ -190,7 +190,7 @@ inline value get_item(runtime& rt, const value& base, const value& key) {
 inline value get_slice(runtime& rt, const value& base, const value* start, const value* stop, const value* stride) {
   if (base.is_undefined()) rt.use_of_undefined(base);
   const bool sequence = base.is(kind::list) && (is_sequence_literal(base) || base.as_list().kind_of == flavor::range);
-  if (!base.is_string() && !sequence) rt.fail("expected a sequence to slice, got '" + std::string(type_name(base)) + "'");
+  if (!base.is_string() && !sequence) rt.fail({"expected a sequence to slice, got '", type_name(base), "'"});
   const auto bound = [&](const value* v, std::int64_t fallback) {
     return !v || v->is_none() ? fallback : integer_argument(rt, "slice", *v);
   };
@@ -253,7 +253,7 @@ inline value get_slice(runtime& rt, const value& base, const value* start, const
 inline value call_value(runtime& rt, const value& callee, const arguments& args) {
   rt.m.step();
   if (callee.is_undefined()) rt.use_of_undefined(callee);
-  if (!callee.is(kind::object) || !callee.as_object().callable()) rt.fail("expected something callable, got '" + std::string(type_name(callee)) + "'");
+  if (!callee.is(kind::object) || !callee.as_object().callable()) rt.fail({"expected something callable, got '", type_name(callee), "'"});
   return callee.as_object().call(rt, args);
 }
 

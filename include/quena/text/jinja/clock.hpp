@@ -106,7 +106,7 @@ inline std::string strftime_field(const moment& t, char c, char flag) {
 /// strftime_now(format): the format's own characters keep their provenance, the date does not count as the template's.
 inline value strftime_now(runtime& rt, const arguments& args) {
   const auto a = bind(rt, "strftime_now", args, {"format"}, 1);
-  if (!a[0]->is_string()) rt.fail("expected a format string for strftime_now, got '" + std::string(type_name(*a[0])) + "'");
+  if (!a[0]->is_string()) rt.fail({"expected a format string for strftime_now, got '", type_name(*a[0]), "'"});
   const text& format = a[0]->as_text();
   const moment now(rt.now());
   const std::string_view s = format.view();

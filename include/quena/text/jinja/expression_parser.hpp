@@ -40,7 +40,7 @@ class expression_parser {
   bool skip_op(std::string_view s) { return current().is_op(s) && (next(), true); }
   bool skip_name(std::string_view s) { return current().is_name(s) && (next(), true); }
   void expect_op(std::string_view s) {
-    if (!skip_op(s)) unexpected("'" + std::string(s) + "'");
+    if (!skip_op(s)) unexpected({"'", s, "'"});
   }
   std::string expect_name() {
     if (current().kind != token_kind::name) unexpected("a name");
@@ -51,11 +51,13 @@ class expression_parser {
     next();
   }
 
-  [[noreturn]] void fail(std::string_view message) const {
-    quena::fail(errc::malformed, name_, "line " + std::to_string(current().line) + ": " + std::string(message));
-  }
-  [[noreturn]] void unexpected(std::string_view wanted) const {
-    fail("expected " + std::string(wanted) + ", got " + describe(current()));
+  [[noreturn]] void fail(std::string_view message) const { fail({message}); }
+  [[noreturn]] void fail(std::initializer_list<std::string_view> message) const { fail_at(errc::malformed, name_, current().line, message); }
+  [[noreturn]] void unexpected(std::string_view wanted) const { fail({"expected ", wanted, ", got ", describe(current())}); }
+  [[noreturn]] void unexpected(std::initializer_list<std::string_view> wanted) const {
+    std::string s;
+    for (const std::string_view piece : wanted) s.append(piece);
+    unexpected(s);
   }
   static std::string describe(const token& t) {
     switch (t.kind) {
@@ -504,7 +506,7 @@ class expression_parser {
         std::string name = next().text;
         next();
         for (const auto& [key, e] : a.named)
-          if (key == name) fail("expected each argument once, got '" + name + "' twice");
+          if (key == name) fail({"expected each argument once, got '", name, "' twice"});
         a.named.emplace_back(std::move(name), expression());
       } else {
         if (a.more_positional || a.more_named || !a.named.empty()) fail("expected arguments without a name first");

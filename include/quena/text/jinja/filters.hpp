@@ -82,7 +82,7 @@ inline bool filter_exists(std::string_view name) { return filters::find(name) !=
 
 inline value apply_filter(runtime& rt, std::string_view name, const value& input, const arguments& args) {
   const auto f = filters::find(name);
-  if (!f) rt.fail("expected a known filter, got '" + std::string(name.substr(0, 60)) + "'");
+  if (!f) rt.fail({"expected a known filter, got '", name.substr(0, 60), "'"});
   rt.m.step();
   return f(rt, input, args);
 }

@@ -155,7 +155,7 @@ inline value format_percent(runtime& rt, const text& format, const value& args) 
     if (at < s.size() && s[at] == '(') {
       const std::size_t close = s.find(')', at);
       if (close == s.npos) rt.fail("expected ')' in the format, got none");
-      if (!args.is(kind::dict)) rt.fail("expected a mapping for a format with names, got '" + std::string(type_name(args)) + "'");
+      if (!args.is(kind::dict)) rt.fail({"expected a mapping for a format with names, got '", type_name(args), "'"});
       const value* found = dict_find(args.as_dict(), s.substr(at + 1, close - at - 1));
       if (!found) rt.fail("expected a value for every name of the format, got none for one");
       by_name = *found;
@@ -210,7 +210,7 @@ inline value format_percent(runtime& rt, const text& format, const value& args) 
         if (v.is_undefined()) rt.use_of_undefined(v);
         const bool decimal = spec.type == 'd' || spec.type == 'i' || spec.type == 'u';
         if (!v.is_number() || (v.is(kind::floating) && (!decimal || std::fabs(v.as_float()) > 9e18 || is_nan(v))))
-          rt.fail("expected an integer for the format, got '" + std::string(type_name(v)) + "'");
+          rt.fail({"expected an integer for the format, got '", type_name(v), "'"});
         if (decimal) spec.type = 'd';
         out.append(format_integer(rt, v.is(kind::floating) ? static_cast<std::int64_t>(v.as_float()) : v.as_integer(), spec));
         break;
@@ -222,14 +222,14 @@ inline value format_percent(runtime& rt, const text& format, const value& args) 
       case 'g':
       case 'G':
         if (v.is_undefined()) rt.use_of_undefined(v);
-        if (!v.is_number()) rt.fail("expected a number for the format, got '" + std::string(type_name(v)) + "'");
+        if (!v.is_number()) rt.fail({"expected a number for the format, got '", type_name(v), "'"});
         out.append(format_float(rt, v.as_float(), spec));
         break;
       case 'c':
         if (v.is_string() && count_characters(v.view()) == 1) out.append(format_string(rt, v.as_text(), spec));
         else rt.fail("expected one character for '%c', got another value");
         break;
-      default: rt.fail("expected a known format character, got '" + std::string(1, spec.type) + "'");
+      default: rt.fail({"expected a known format character, got '", std::string(1, spec.type), "'"});
     }
   }
   if (many ? used < args.as_list().items.size() : used == 0 && !args.is(kind::dict) && !args.is(kind::list))
@@ -268,7 +268,7 @@ inline format_spec parse_spec(runtime& rt, std::string_view s) {
     if (spec.precision < 0) rt.fail("expected a precision after '.', got none");
   }
   if (at < s.size()) spec.type = s[at++];
-  if (at != s.size()) rt.fail("expected a format specification, got '" + std::string(s.substr(0, 40)) + "'");
+  if (at != s.size()) rt.fail({"expected a format specification, got '", s.substr(0, 40), "'"});
   return spec;
 }
 
@@ -277,7 +277,7 @@ inline text format_value(runtime& rt, const value& v, std::string_view spec_text
   format_spec spec = parse_spec(rt, spec_text);
   rt.m.check_text(static_cast<std::size_t>(spec.width));
   if (v.is_string()) {
-    if (spec.type && spec.type != 's') rt.fail("expected format code 's' for a string, got '" + std::string(1, spec.type) + "'");
+    if (spec.type && spec.type != 's') rt.fail({"expected format code 's' for a string, got '", std::string(1, spec.type), "'"});
     if (spec.align == '=') {
       if (spec.fill != "0") rt.fail("expected another alignment for a string, got '='");
       spec.align = '<';
@@ -292,9 +292,9 @@ inline text format_value(runtime& rt, const value& v, std::string_view spec_text
       if (spec.precision >= 0) rt.fail("expected no precision for an integer, got one");
       return format_integer(rt, v.as_integer(), spec);
     }
-    rt.fail("expected a format code for a number, got '" + std::string(1, spec.type) + "'");
+    rt.fail({"expected a format code for a number, got '", std::string(1, spec.type), "'"});
   }
-  rt.fail("expected a value that can be formatted, got '" + std::string(type_name(v)) + "'");
+  rt.fail({"expected a value that can be formatted, got '", type_name(v), "'"});
 }
 
 /// str.format: {} {0} {name} {a.b[c]} with conversions and specifications; a specification may itself contain {}.
@@ -358,7 +358,7 @@ class brace_formatter {
       v = args_.positional[static_cast<std::size_t>(i)];
     } else {
       const value* found = args_.find(first);
-      if (!found) rt_.fail("expected a value for every name of the format, got none for '" + std::string(first.substr(0, 60)) + "'");
+      if (!found) rt_.fail({"expected a value for every name of the format, got none for '", first.substr(0, 60), "'"});
       v = *found;
     }
     while (end < name.size()) {

@@ -102,7 +102,7 @@ inline value range(runtime& rt, const arguments& args) {
   if (by > 0 && start < stop) n = (distance(start, stop) - 1) / static_cast<std::uint64_t>(by) + 1;
   if (by < 0 && start > stop) n = (distance(stop, start) - 1) / (0 - static_cast<std::uint64_t>(by)) + 1;
   if (n > rt.m.bounds().max_range)
-    rt.m.fail("expected a range of at most " + std::to_string(rt.m.bounds().max_range) + " items, got a longer one", errc::out_of_memory);
+    rt.m.fail({"expected a range of at most ", std::to_string(rt.m.bounds().max_range), " items, got a longer one"}, errc::out_of_memory);
   rt.m.step(1 + n / 8);
   auto l = std::make_unique<list_object>();
   l->held = charge(&rt.m, 128 + sizeof(value) * static_cast<std::size_t>(n));
@@ -116,7 +116,7 @@ inline value range(runtime& rt, const arguments& args) {
 /// The pairs that dict(…) and namespace(…) start from: a mapping or a list of pairs, then the named arguments.
 template <class F>
 void each_pair(runtime& rt, std::string_view who, const arguments& args, F&& f) {
-  if (args.positional.size() > 1) rt.fail("expected at most one mapping for " + std::string(who) + ", got more");
+  if (args.positional.size() > 1) rt.fail({"expected at most one mapping for ", who, ", got more"});
   if (!args.positional.empty()) {
     const value& from = args.positional[0];
     if (from.is(kind::dict)) {
@@ -124,7 +124,7 @@ void each_pair(runtime& rt, std::string_view who, const arguments& args, F&& f) 
     } else {
       for (const value& pair : rt.items_of(from)) {
         const std::vector<value> two = rt.items_of(pair);
-        if (two.size() != 2) rt.fail("expected pairs for " + std::string(who) + ", got something else");
+        if (two.size() != 2) rt.fail({"expected pairs for ", who, ", got something else"});
         f(two[0], two[1]);
       }
     }
@@ -141,7 +141,7 @@ inline value dict(runtime& rt, const arguments& args) {
 inline value make_namespace(runtime& rt, const arguments& args) {
   const value ns = rt.own<namespace_object>(rt);
   each_pair(rt, "namespace", args, [&](const value& key, const value& v) {
-    if (!key.is_string()) rt.fail("expected names for namespace, got '" + std::string(type_name(key)) + "'");
+    if (!key.is_string()) rt.fail({"expected names for namespace, got '", type_name(key), "'"});
     ns.as_object().assign(rt, key.view(), v);
   });
   return ns;
@@ -160,7 +160,7 @@ inline value make_joiner(runtime& rt, const arguments& args) {
 /// The template's own refusal. The message may quote a conversation, so it is shortened.
 inline value raise_exception(runtime& rt, const arguments& args) {
   const auto a = bind(rt, "raise_exception", args, {"message"}, 1);
-  rt.fail("the template refuses: " + std::string(to_text(rt, *a[0]).view().substr(0, 1000)));
+  rt.fail({"the template refuses: ", to_text(rt, *a[0]).view().substr(0, 1000)});
 }
 
 struct named_global {

@@ -85,7 +85,7 @@ class loop_object final : public object {
     return value();
   }
   value call_method(runtime& rt, std::string_view name, const arguments& args) override {
-    if (!args.named.empty()) rt.fail("expected arguments without a name for loop." + std::string(name) + ", got one with a name");
+    if (!args.named.empty()) rt.fail({"expected arguments without a name for loop.", name, ", got one with a name"});
     if (name == "cycle") {
       if (args.positional.empty()) rt.fail("expected items to cycle through, got none");
       return args.positional[index % args.positional.size()];
@@ -280,12 +280,12 @@ class interpreter {
     runtime::dict_maker more(rt_);
     for (std::size_t i = 0; i < used.size(); ++i) {
       if (used[i]) continue;
-      if (!sig.uses_kwargs) rt_.fail("expected arguments that macro '" + sig.name + "' takes, got '" + args.named[i].first + "'");
+      if (!sig.uses_kwargs) rt_.fail({"expected arguments that macro '", sig.name, "' takes, got '", args.named[i].first, "'"});
       more.add(rt_.make(args.named[i].first, true), args.named[i].second);
     }
     if (sig.uses_kwargs) store(*names, symbol_kwargs, more.finish());
     if (args.positional.size() > sig.parameters.size() && !sig.uses_varargs)
-      rt_.fail("expected at most " + std::to_string(sig.parameters.size()) + " arguments for macro '" + sig.name + "', got " + std::to_string(args.positional.size()));
+      rt_.fail({"expected at most ", std::to_string(sig.parameters.size()), " arguments for macro '", sig.name, "', got ", std::to_string(args.positional.size())});
     if (sig.uses_varargs) {
       const std::size_t from = (std::min)(sig.parameters.size(), args.positional.size());
       store(*names, symbol_varargs, rt_.make_list(std::vector<value>(args.positional.begin() + static_cast<std::ptrdiff_t>(from), args.positional.end()), flavor::tuple));
@@ -317,14 +317,14 @@ class interpreter {
     if (!to.attribute.empty()) {
       const value ns = lookup(to.symbol, names);
       if (!ns.is(kind::object) || !ns.as_object().assign(rt_, to.attribute, std::move(v)))
-        rt_.fail("expected a namespace to set '" + to.attribute + "' of, got '" + std::string(type_name(ns)) + "'");
+        rt_.fail({"expected a namespace to set '", to.attribute, "' of, got '", type_name(ns), "'"});
       return;
     }
     if (!to.is_tuple) return store(*names, to.symbol, std::move(v));
-    if (v.is_undefined() && !to.items.empty()) rt_.fail("expected " + std::to_string(to.items.size()) + " values to unpack, got an undefined one");
+    if (v.is_undefined() && !to.items.empty()) rt_.fail({"expected ", std::to_string(to.items.size()), " values to unpack, got an undefined one"});
     const std::vector<value> parts = rt_.items_of(v);
     if (parts.size() != to.items.size())
-      rt_.fail("expected " + std::to_string(to.items.size()) + " values to unpack, got " + std::to_string(parts.size()));
+      rt_.fail({"expected ", std::to_string(to.items.size()), " values to unpack, got ", std::to_string(parts.size())});
     for (std::size_t i = 0; i < parts.size(); ++i) assign(to.items[i], parts[i], names);
   }
 
@@ -388,7 +388,7 @@ class interpreter {
     if (v.is(kind::floating)) return v;
     if (v.is_number()) return value(v.as_integer());
     if (v.is_undefined()) rt_.use_of_undefined(v);
-    rt_.fail("expected a number after '+', got '" + std::string(type_name(v)) + "'");
+    rt_.fail({"expected a number after '+', got '", type_name(v), "'"});
   }
 
   value logical(const expr& e, const scope_pointer& names) {
@@ -435,7 +435,7 @@ class interpreter {
       for (value& v : rt_.items_of(eval(*a.more_positional, names))) out.positional.push_back(std::move(v));
     if (a.more_named) {
       const value more = eval(*a.more_named, names);
-      if (!more.is(kind::dict)) rt_.fail("expected a mapping after '**', got '" + std::string(type_name(more)) + "'");
+      if (!more.is(kind::dict)) rt_.fail({"expected a mapping after '**', got '", type_name(more), "'"});
       for (const auto& [key, v] : more.as_dict().entries) {
         if (!key.is_string() || out.find(key.view())) rt_.fail("expected names that are new after '**', got another key");
         out.named.emplace_back(key.as_text().bytes(), v);

@@ -34,7 +34,7 @@ struct token {
 class lexer {
  public:
   lexer(std::string_view source, std::string_view name, const limits& bounds) : name_(name), bounds_(bounds) {
-    if (source.size() > bounds.max_source_bytes) fail("expected a template of at most " + std::to_string(bounds.max_source_bytes) + " bytes, got more");
+    if (source.size() > bounds.max_source_bytes) fail({"expected a template of at most ", std::to_string(bounds.max_source_bytes), " bytes, got more"});
     normalize(source);
   }
 
@@ -47,9 +47,8 @@ class lexer {
   }
 
  private:
-  [[noreturn]] void fail(std::string_view message) const {
-    quena::fail(errc::malformed, name_, "line " + std::to_string(line_) + ": " + std::string(message));
-  }
+  [[noreturn]] void fail(std::string_view message) const { fail({message}); }
+  [[noreturn]] void fail(std::initializer_list<std::string_view> message) const { fail_at(errc::malformed, name_, line_, message); }
 
   // \r\n and \r become \n; one newline at the very end is dropped.
   void normalize(std::string_view s) {
@@ -300,7 +299,7 @@ class lexer {
     std::uint32_t v = 0;
     const std::string_view hex = rest(p).substr(0, n);
     const auto [end, ec] = std::from_chars(hex.data(), hex.data() + hex.size(), v, 16);
-    if (hex.size() != n || ec != std::errc() || end != hex.data() + n) fail("expected " + std::to_string(n) + " hexadecimal digits in an escape");
+    if (hex.size() != n || ec != std::errc() || end != hex.data() + n) fail({"expected ", std::to_string(n), " hexadecimal digits in an escape"});
     if (v > 0x10ffff || (v >= 0xd800 && v < 0xe000)) fail("expected an escape for a Unicode character, got one for a surrogate or beyond");
     append_utf8(s, v);
     return p + n;
@@ -315,7 +314,7 @@ class lexer {
       }
     const char c = peek();
     if (std::string_view("+-/*%~[](){}<>=.:|,;").find(c) == std::string_view::npos || c == '\0')
-      fail("expected an expression, got the character '" + std::string(rest(at_).substr(0, character_length(source_, at_))) + "'");
+      fail({"expected an expression, got the character '", rest(at_).substr(0, character_length(source_, at_)), "'"});
     if (c == '(' || c == '[' || c == '{') open.push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
     if (c == ')' || c == ']' || c == '}') {
       if (open.empty() || open.back() != c) fail(std::string("unexpected '") + c + "'" + (open.empty() ? "" : std::string(", expected '") + open.back() + "'"));

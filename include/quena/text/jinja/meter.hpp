@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -27,6 +28,14 @@ struct limits {
   std::size_t memory_per_input_byte = 16;
   std::size_t max_range = 100'000;                       ///< items of range(): Jinja2's own sandbox limit
 };
+
+/// `[name] line N: message`, the message in pieces; line 0 is left out.
+[[noreturn, gnu::noinline]] inline void fail_at(errc code, std::string_view name, std::uint32_t line, std::initializer_list<std::string_view> message) {
+  std::string s;
+  if (line != 0) s.append("line ").append(std::to_string(line)).append(": ");
+  for (const std::string_view piece : message) s.append(piece);
+  quena::fail(code, name, s);
+}
 
 /// Counts what one rendering uses and ends it with a quena::error when a limit is passed.
 /// Every error of the engine goes through fail(), which adds the template's name and the line being evaluated.
@@ -67,14 +76,14 @@ class meter {
   }
   void leave() noexcept { --depth_; }
 
-  [[noreturn]] void fail(std::string_view message, errc code = errc::invalid_argument) const {
-    quena::fail(code, name_, (line != 0 ? "line " + std::to_string(line) + ": " : std::string()) + std::string(message));
+  /// Ends the rendering with a message in pieces, so that what builds it does not weigh on every caller.
+  [[noreturn]] void fail(std::initializer_list<std::string_view> message, errc code = errc::invalid_argument) const {
+    fail_at(code, name_, line, message);
   }
 
  private:
   [[noreturn]] void exhausted(std::string_view what) const {
-    fail("expected a template that stays within its budget, got one that needs too many " + std::string(what),
-         errc::out_of_memory);
+    fail({"expected a template that stays within its budget, got one that needs too many ", what}, errc::out_of_memory);
   }
 
   limits bounds_;

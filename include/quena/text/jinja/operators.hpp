@@ -101,7 +101,7 @@ inline bool ordered(runtime& rt, operation op, const value& a, const value& b) {
       if (!x[i].same_as(y[i]) && !equal(rt, x[i], y[i])) return ordered(rt, op, x[i], y[i]);
     return decide(x.size() < y.size() ? -1 : x.size() > y.size() ? 1 : 0);
   }
-  rt.fail("expected two values with an order, got '" + std::string(type_name(a)) + "' and '" + std::string(type_name(b)) + "'");
+  rt.fail({"expected two values with an order, got '", type_name(a), "' and '", type_name(b), "'"});
 }
 
 /// Python's `item in container`.
@@ -110,7 +110,7 @@ inline bool contains(runtime& rt, const value& container, const value& item) {
     case kind::undefined: return false;
     case kind::string:
       if (item.is_undefined()) rt.use_of_undefined(item);
-      if (!item.is_string()) rt.fail("expected a string to look for in a string, got '" + std::string(type_name(item)) + "'");
+      if (!item.is_string()) rt.fail({"expected a string to look for in a string, got '", type_name(item), "'"});
       rt.m.touch(container.as_text().size());
       return find_text(container.view(), item.view()) != std::string_view::npos;
     case kind::list:
@@ -118,7 +118,7 @@ inline bool contains(runtime& rt, const value& container, const value& item) {
         if (v.same_as(item) || equal(rt, v, item)) return true;
       return false;
     case kind::dict:
-      if (!item.is_string() && dict_key(item).empty()) rt.fail("expected a hashable key, got '" + std::string(type_name(item)) + "'");
+      if (!item.is_string() && dict_key(item).empty()) rt.fail({"expected a hashable key, got '", type_name(item), "'"});
       rt.m.step();
       return dict_lookup(container.as_dict(), item) != nullptr;
     case kind::generator: {
@@ -134,7 +134,7 @@ inline bool contains(runtime& rt, const value& container, const value& item) {
     case kind::floating:
     case kind::object: break;
   }
-  rt.fail("expected a container after 'in', got '" + std::string(type_name(container)) + "'");
+  rt.fail({"expected a container after 'in', got '", type_name(container), "'"});
 }
 
 inline bool compare(runtime& rt, operation op, const value& a, const value& b) {
@@ -267,7 +267,7 @@ inline value number_arithmetic(runtime& rt, operation op, const value& a, const 
     return value(op == operation::floor_divide ? q : r);
   }
   std::int64_t out = 0;
-  if (!checked_integer(op, x, y, out)) rt.fail("expected integers of at most 64 bits, got a longer result of '" + std::string(symbol_of(op)) + "'");
+  if (!checked_integer(op, x, y, out)) rt.fail({"expected integers of at most 64 bits, got a longer result of '", symbol_of(op), "'"});
   return value(out);
 }
 
@@ -324,15 +324,15 @@ inline value arithmetic(runtime& rt, operation op, const value& a, const value& 
     if (repeatable(a) && count(b)) return repeat(rt, a, b.as_integer());
     if (repeatable(b) && count(a)) return repeat(rt, b, a.as_integer());
   }
-  rt.fail("expected operands that '" + std::string(symbol_of(op)) + "' can combine, got '" + std::string(type_name(a)) + "' and '" +
-          std::string(type_name(b)) + "'");
+  rt.fail({"expected operands that '", symbol_of(op), "' can combine, got '", type_name(a), "' and '" +
+          std::string(type_name(b)), "'"});
 }
 
 inline value negate(runtime& rt, const value& v) {
   if (v.is(kind::floating)) return value(-v.as_float());
   if (v.is(kind::integer) || v.is(kind::boolean)) return number_arithmetic(rt, operation::subtract, value(0), v);
   if (v.is_undefined()) rt.use_of_undefined(v);
-  rt.fail("expected a number after '-', got '" + std::string(type_name(v)) + "'");
+  rt.fail({"expected a number after '-', got '", type_name(v), "'"});
 }
 
 }  // namespace jinja

@@ -46,7 +46,7 @@ class parser : private expression_parser {
       switch (current().kind) {
         case token_kind::end:
           if (ends.size() == 0) return;
-          unexpected("'{% " + std::string(ends.begin()[ends.size() - 1]) + " %}'");
+          unexpected({"'{% ", ends.begin()[ends.size() - 1], " %}'"});
         case token_kind::data: {
           stmt* s = make_stmt(stmt_kind::data, current().line);
           s->data = next().text;
@@ -100,10 +100,10 @@ class parser : private expression_parser {
     else if (tag == "print") print(line, out);
     else if (tag == "generation") out.push_back(generation(line));
     else if (tag == "break" || tag == "continue") {
-      if (loops_ == 0) fail("expected '" + tag + "' inside a loop, got it outside");
+      if (loops_ == 0) fail({"expected '", tag, "' inside a loop, got it outside"});
       out.push_back(make_stmt(tag == "break" ? stmt_kind::break_loop : stmt_kind::continue_loop, line));
     } else {
-      fail("expected a tag that chat templates use, got '" + tag.substr(0, 60) + "'");
+      fail({"expected a tag that chat templates use, got '", tag.substr(0, 60), "'"});
     }
   }
 
@@ -225,7 +225,7 @@ class parser : private expression_parser {
       p.name = expect_name();
       check_assignable(p.name);
       for (const parameter& other : sig.parameters)
-        if (other.name == p.name) fail("expected each parameter once, got '" + p.name + "' twice");
+        if (other.name == p.name) fail({"expected each parameter once, got '", p.name, "' twice"});
       p.symbol = symbol(p.name);
       if (skip_op("=")) p.fallback = expression();
       else if (!sig.parameters.empty() && sig.parameters.back().fallback) fail("expected a default after a parameter with a default");
@@ -289,7 +289,7 @@ class parser : private expression_parser {
 
   void check_assignable(const std::string& name) const {
     if (name == "true" || name == "false" || name == "none" || name == "True" || name == "False" || name == "None")
-      fail("expected a name to assign to, got '" + name + "'");
+      fail({"expected a name to assign to, got '", name, "'"});
   }
 
   std::size_t loops_ = 0;

@@ -2,12 +2,14 @@
 // What filters, tests, methods and the interpreter share while a template is rendered: budgets, making values, errors.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -77,10 +79,11 @@ class runtime {
 
   meter m;  // first member: it outlives everything that is charged to it
 
-  [[noreturn]] void fail(std::string_view message) const { m.fail(message); }
-  [[noreturn]] void use_of_undefined(const value& v) const { fail("expected a defined value: " + std::string(v.undefined_message())); }
+  [[noreturn]] void fail(std::string_view message) const { m.fail({message}); }
+  [[noreturn]] void fail(std::initializer_list<std::string_view> message) const { m.fail(message); }
+  [[noreturn]] void use_of_undefined(const value& v) const { fail({"expected a defined value: ", v.undefined_message()}); }
 
-  value make(text t) {
+  [[gnu::noinline]] value make(text t) {
     m.check_text(t.size());
     m.touch(t.size());
     auto s = std::make_unique<string_object>();
@@ -90,7 +93,7 @@ class runtime {
   }
   value make(std::string bytes, bool from_template = false) { return make(text(std::move(bytes), from_template)); }
 
-  value make_list(std::vector<value> items, flavor f = flavor::list) {
+  [[gnu::noinline]] value make_list(std::vector<value> items, flavor f = flavor::list) {
     m.step(1 + items.size() / 8);
     auto l = std::make_unique<list_object>();
     l->held = charge(&m, 128 + sizeof(value) * items.size());
@@ -100,13 +103,13 @@ class runtime {
     l->kind_of = f;
     return value(kind::list, std::move(l));
   }
-  value make_tuple(value a, value b) {
+  [[gnu::noinline]] value make_tuple(value a, value b) {
     std::vector<value> items;
     items.push_back(std::move(a));
     items.push_back(std::move(b));
     return make_list(std::move(items), flavor::tuple);
   }
-  value make_generator(std::vector<value> items) {
+  [[gnu::noinline]] value make_generator(std::vector<value> items) {
     m.step(1 + items.size() / 8);
     auto g = std::make_unique<generator_object>();
     check_depth(g->depth = 1 + container_depth(items));
@@ -114,7 +117,7 @@ class runtime {
     g->items = std::move(items);
     return value(kind::generator, std::move(g));
   }
-  value make_undefined(std::string message) {
+  [[gnu::noinline]] value make_undefined(std::string message) {
     m.step();
     auto u = std::make_unique<undefined_object>();
     u->message = std::move(message);
@@ -127,7 +130,7 @@ class runtime {
     explicit dict_maker(runtime& rt) : rt_(rt), d_(std::make_unique<dict_object>()) { d_->held = charge(&rt.m, 128); }
     void add(const value& key, const value& v) {
       const std::string k = dict_key(key);
-      if (k.empty()) rt_.fail("expected a hashable key, got '" + std::string(type_name(key)) + "'");
+      if (k.empty()) rt_.fail({"expected a hashable key, got '", type_name(key), "'"});
       rt_.m.touch(k.size());
       d_->held.grow(128 + 2 * k.size());
       dict_insert(*d_, key, v);
@@ -157,7 +160,7 @@ class runtime {
   }
 
   /// The items that iterating over `v` gives; a generator is used up by it.
-  std::vector<value> items_of(const value& v) {
+  [[gnu::noinline]] std::vector<value> items_of(const value& v) {
     std::vector<value> out;
     switch (v.type()) {
       case kind::undefined: return out;
@@ -185,7 +188,7 @@ class runtime {
       case kind::floating:
       case kind::object: break;
     }
-    fail("expected something to iterate over, got '" + std::string(type_name(v)) + "'");
+    fail({"expected something to iterate over, got '", type_name(v), "'"});
   }
 
   [[nodiscard]] std::tm now() const {
@@ -201,7 +204,7 @@ class runtime {
   }
 
   void check_depth(std::size_t depth) const {
-    if (depth > m.bounds().max_value_depth) m.fail("expected values nested at most " + std::to_string(m.bounds().max_value_depth) + " deep, got more", errc::out_of_memory);
+    if (depth > m.bounds().max_value_depth) m.fail({"expected values nested at most ", std::to_string(m.bounds().max_value_depth), " deep, got more"}, errc::out_of_memory);
   }
 
  private:
@@ -209,37 +212,47 @@ class runtime {
   std::vector<std::unique_ptr<object>> owned_;
 };
 
-inline value object::call_method(runtime& rt, std::string_view, const arguments&) { rt.fail("expected something callable, got '" + std::string(type_name()) + "'"); }
-inline value object::call(runtime& rt, const arguments&) { rt.fail("expected something callable, got '" + std::string(type_name()) + "'"); }
+inline value object::call_method(runtime& rt, std::string_view, const arguments&) { rt.fail({"expected something callable, got '", type_name(), "'"}); }
+inline value object::call(runtime& rt, const arguments&) { rt.fail({"expected something callable, got '", type_name(), "'"}); }
 
-/// Matches a call's arguments to parameter names, as Python does: `bind(rt, "replace", args, {"old", "new", "count"}, 2)`
-/// returns one pointer per parameter, null where nothing was passed; the first `required` must be given.
-template <std::size_t N>
-std::vector<const value*> bind(runtime& rt, std::string_view who, const arguments& args, const char* const (&names)[N], std::size_t required = 0) {
-  std::vector<const value*> out(N, nullptr);
-  if (args.positional.size() > N)
-    rt.fail("expected at most " + std::to_string(N) + " arguments for " + std::string(who) + ", got " + std::to_string(args.positional.size()));
-  for (std::size_t i = 0; i < args.positional.size(); ++i) out[i] = &args.positional[i];
+/// The arguments of a call in the order of the callee's parameters; null where nothing was passed.
+struct bound_arguments {
+  const value* at[4] = {nullptr, nullptr, nullptr, nullptr};
+  const value* operator[](std::size_t i) const { return at[i]; }
+};
+
+[[gnu::noinline]] inline bound_arguments bind_names(runtime& rt, std::string_view who, const arguments& args, std::span<const std::string_view> names, std::size_t required) {
+  bound_arguments out;
+  if (args.positional.size() > names.size())
+    rt.fail({"expected at most ", std::to_string(names.size()), " arguments for ", who, ", got ", std::to_string(args.positional.size())});
+  for (std::size_t i = 0; i < args.positional.size(); ++i) out.at[i] = &args.positional[i];
   for (const auto& [key, v] : args.named) {
-    std::size_t i = 0;
-    while (i < N && key != names[i]) ++i;
-    if (i == N) rt.fail("expected known arguments for " + std::string(who) + ", got '" + key + "'");
-    if (out[i]) rt.fail("expected each argument of " + std::string(who) + " once, got '" + key + "' twice");
-    out[i] = &v;
+    const std::size_t i = static_cast<std::size_t>(std::find(names.begin(), names.end(), key) - names.begin());
+    if (i == names.size()) rt.fail({"expected known arguments for ", who, ", got '", key, "'"});
+    if (out.at[i]) rt.fail({"expected each argument of ", who, " once, got '", key, "' twice"});
+    out.at[i] = &v;
   }
   for (std::size_t i = 0; i < required; ++i)
-    if (!out[i]) rt.fail("expected the argument '" + std::string(names[i]) + "' for " + std::string(who) + ", got none");
+    if (!out.at[i]) rt.fail({"expected the argument '", names[i], "' for ", who, ", got none"});
   return out;
 }
+
+/// Matches a call's arguments to parameter names, as Python does: `bind(rt, "replace", args, {"old", "new", "count"}, 2)`;
+/// the first `required` must be given.
+template <std::size_t N>
+bound_arguments bind(runtime& rt, std::string_view who, const arguments& args, const std::string_view (&names)[N], std::size_t required = 0) {
+  static_assert(N <= 4);
+  return bind_names(rt, who, args, names, required);
+}
 inline void bind_nothing(runtime& rt, std::string_view who, const arguments& args) {
-  if (!args.positional.empty() || !args.named.empty()) rt.fail("expected no arguments for " + std::string(who) + ", got some");
+  if (!args.positional.empty() || !args.named.empty()) rt.fail({"expected no arguments for ", who, ", got some"});
 }
 
 /// An argument that must be an integer (or a bool, which is one).
 inline std::int64_t integer_argument(runtime& rt, std::string_view who, const value& v) {
   if (!v.is(kind::integer) && !v.is(kind::boolean)) {
     if (v.is_undefined()) rt.use_of_undefined(v);
-    rt.fail("expected an integer for " + std::string(who) + ", got '" + std::string(type_name(v)) + "'");
+    rt.fail({"expected an integer for ", who, ", got '", type_name(v), "'"});
   }
   return v.as_integer();
 }

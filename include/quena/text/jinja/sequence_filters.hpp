@@ -90,7 +90,7 @@ inline std::int64_t length_of(runtime& rt, const value& v) {
     case kind::floating:
     case kind::generator: break;
   }
-  rt.fail("expected something with a length, got '" + std::string(type_name(v)) + "'");
+  rt.fail({"expected something with a length, got '", type_name(v), "'"});
 }
 
 inline value length(runtime& rt, const value& v, const arguments& args) {
@@ -149,7 +149,7 @@ inline value items(runtime& rt, const value& v, const arguments& args) {
   bind_nothing(rt, "items", args);
   std::vector<value> out;
   if (!v.is_undefined()) {
-    if (!v.is(kind::dict)) rt.fail("expected a mapping for items, got '" + std::string(type_name(v)) + "'");
+    if (!v.is(kind::dict)) rt.fail({"expected a mapping for items, got '", type_name(v), "'"});
     for (const auto& [key, item] : v.as_dict().entries) out.push_back(rt.make_tuple(key, item));
   }
   return rt.make_generator(std::move(out));
@@ -158,7 +158,7 @@ inline value items(runtime& rt, const value& v, const arguments& args) {
 inline value dictsort(runtime& rt, const value& v, const arguments& args) {
   const auto a = bind(rt, "dictsort", args, {"case_sensitive", "by", "reverse"});
   if (v.is_undefined()) rt.use_of_undefined(v);
-  if (!v.is(kind::dict)) rt.fail("expected a mapping for dictsort, got '" + std::string(type_name(v)) + "'");
+  if (!v.is(kind::dict)) rt.fail({"expected a mapping for dictsort, got '", type_name(v), "'"});
   const std::string_view by = a[1] ? string_argument(rt, "dictsort", *a[1]).view() : "key";
   if (by != "key" && by != "value") rt.fail("expected to sort by key or value, got another");
   std::vector<value> keys, out;
@@ -214,7 +214,7 @@ inline value unique(runtime& rt, const value& v, const arguments& args) {
   for (const value& item : rt.items_of(v)) {
     const value by = path(rt, item);
     std::string key = dict_key(fold_case(rt, by, a[0] && truthy(*a[0])));
-    if (key.empty()) rt.fail("expected hashable items for unique, got '" + std::string(type_name(by)) + "'");
+    if (key.empty()) rt.fail({"expected hashable items for unique, got '", type_name(by), "'"});
     rt.m.touch(key.size());
     held.grow(96 + key.size());
     if (seen.insert(std::move(key)).second) out.push_back(item);
@@ -251,7 +251,7 @@ inline value sum(runtime& rt, const value& v, const arguments& args) {
 inline value batch(runtime& rt, const value& v, const arguments& args) {
   const auto a = bind(rt, "batch", args, {"linecount", "fill_with"}, 1);
   const std::int64_t size = integer_argument(rt, "batch", *a[0]);
-  if (size > static_cast<std::int64_t>(rt.m.bounds().max_range)) rt.fail("expected a smaller batch, got one of " + std::to_string(size));
+  if (size > static_cast<std::int64_t>(rt.m.bounds().max_range)) rt.fail({"expected a smaller batch, got one of ", std::to_string(size)});
   std::vector<value> out, line;
   for (const value& item : rt.items_of(v)) {
     if (static_cast<std::int64_t>(line.size()) == size) out.push_back(rt.make_list(std::exchange(line, {})));

@@ -23,7 +23,7 @@ using string_method = value (*)(runtime&, const value& self, const arguments&);
 
 inline const value& string_argument(runtime& rt, std::string_view who, const value& v) {
   if (v.is_undefined()) rt.use_of_undefined(v);
-  if (!v.is_string()) rt.fail("expected a string for " + std::string(who) + ", got '" + std::string(type_name(v)) + "'");
+  if (!v.is_string()) rt.fail({"expected a string for ", who, ", got '", type_name(v), "'"});
   return v;
 }
 inline const value* optional_string(runtime& rt, std::string_view who, const value* v) {

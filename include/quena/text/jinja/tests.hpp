@@ -119,7 +119,7 @@ inline bool test_exists(std::string_view name) { return tests::find(name) != nul
 
 inline bool apply_test(runtime& rt, std::string_view name, const value& input, const arguments& args) {
   const auto f = tests::find(name);
-  if (!f) rt.fail("expected a known test, got '" + std::string(name.substr(0, 60)) + "'");
+  if (!f) rt.fail({"expected a known test, got '", name.substr(0, 60), "'"});
   rt.m.step();
   return f(rt, input, args);
 }

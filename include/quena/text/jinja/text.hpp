@@ -30,7 +30,7 @@ class text {
 
   void reserve(std::size_t n) { bytes_.reserve(n); }
 
-  void append(std::string_view bytes, bool from_template) {
+  [[gnu::noinline]] void append(std::string_view bytes, bool from_template) {
     if (bytes.empty()) return;
     if (bytes_.empty()) {
       first_ = from_template;
@@ -43,7 +43,7 @@ class text {
   void append(const text& o) { append(o, 0, o.size()); }
 
   /// Bytes [begin, end) of `o`, which is another object.
-  void append(const text& o, std::size_t begin, std::size_t end) {
+  [[gnu::noinline]] void append(const text& o, std::size_t begin, std::size_t end) {
     if (begin >= end) return;
     if (o.edges_.empty()) return append(o.view().substr(begin, end - begin), o.first_);
     std::size_t run = o.edges_before(begin);
@@ -54,7 +54,7 @@ class text {
     }
   }
 
-  [[nodiscard]] text slice(std::size_t begin, std::size_t end) const {
+  [[nodiscard, gnu::noinline]] text slice(std::size_t begin, std::size_t end) const {
     text t;
     t.append(*this, begin, end);
     return t;

@@ -85,7 +85,7 @@ inline value replace(runtime& rt, const value& v, const arguments& args) {
 inline value indent(runtime& rt, const value& v, const arguments& args) {
   const auto a = bind(rt, "indent", args, {"width", "first", "blank"});
   if (v.is_undefined()) rt.use_of_undefined(v);
-  if (!v.is_string()) rt.fail("expected a string for indent, got '" + std::string(type_name(v)) + "'");
+  if (!v.is_string()) rt.fail({"expected a string for indent, got '", type_name(v), "'"});
   text by;
   if (a[0] && a[0]->is_string()) {
     by = a[0]->as_text();
@@ -272,7 +272,7 @@ inline value absolute(runtime& rt, const value& v, const arguments& args) {
   if (v.is(kind::floating)) return value(std::fabs(v.as_float()));
   if (v.is_number()) return v.as_integer() < 0 ? negate(rt, v) : value(v.as_integer());
   if (v.is_undefined()) rt.use_of_undefined(v);
-  rt.fail("expected a number for abs, got '" + std::string(type_name(v)) + "'");
+  rt.fail({"expected a number for abs, got '", type_name(v), "'"});
 }
 
 /// round(d, precision) of Python: the nearest decimal to the exact value, ties to even.
@@ -295,7 +295,7 @@ inline value round(runtime& rt, const value& v, const arguments& args) {
   const std::int64_t precision = a[0] ? integer_argument(rt, "round", *a[0]) : 0;
   const std::string_view method = a[1] ? string_argument(rt, "round", *a[1]).view() : "common";
   if (v.is_undefined()) rt.use_of_undefined(v);
-  if (!v.is_number()) rt.fail("expected a number for round, got '" + std::string(type_name(v)) + "'");
+  if (!v.is_number()) rt.fail({"expected a number for round, got '", type_name(v), "'"});
   if (method == "common") {
     if (v.is(kind::floating)) return value(round_decimal(v.as_float(), precision));
     if (precision >= 0) return value(v.as_integer());

@@ -89,7 +89,7 @@ class json_writer {
       case kind::generator:
       case kind::object: break;
     }
-    rt_.fail("expected a simple key for JSON, got '" + std::string(type_name(k)) + "'");
+    rt_.fail({"expected a simple key for JSON, got '", type_name(k), "'"});
   }
 
   void put(const value& v, std::size_t level) {
@@ -111,7 +111,7 @@ class json_writer {
       case kind::generator:
       case kind::object: break;
     }
-    rt_.fail("expected a value that JSON can express, got '" + std::string(type_name(v)) + "'");
+    rt_.fail({"expected a value that JSON can express, got '", type_name(v), "'"});
   }
 
   void sequence(const std::vector<value>& items, std::size_t level) {
@@ -167,7 +167,7 @@ inline value filter_tojson(runtime& rt, const value& input, const arguments& arg
   }
   if (a[2] && !a[2]->is_none()) {
     if (!is_sequence_literal(*a[2]) || a[2]->as_list().items.size() != 2 || !a[2]->as_list().items[0].is_string() || !a[2]->as_list().items[1].is_string())
-      rt.fail("expected two strings as separators of tojson, got '" + std::string(type_name(*a[2])) + "'");
+      rt.fail({"expected two strings as separators of tojson, got '", type_name(*a[2]), "'"});
     style.item_separator = a[2]->as_list().items[0].as_text();
     style.key_separator = a[2]->as_list().items[1].as_text();
   }

@@ -74,7 +74,7 @@ class value {
     return *this;
   }
   ~value() {
-    if (owns_ && as_.shared->owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete as_.shared;
+    if (owns_) drop();
   }
 
   /// A list or dict of the caller's: value::list({1, "two", nullptr}), value::dict({{"role", "user"}}).
@@ -114,6 +114,11 @@ class value {
   value(kind k, const shared* s, bool owns) : kind_(k), owns_(owns) {
     as_.shared = s;
     if (owns) s->owners_.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // Out of line (as a few others here): values die in so many places that the code would weigh more than the engine.
+  [[gnu::noinline]] void drop() noexcept {
+    if (as_.shared->owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete as_.shared;
   }
 
   kind kind_;
