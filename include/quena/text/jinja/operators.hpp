@@ -259,7 +259,7 @@ inline value number_arithmetic(runtime& rt, operation op, const value& a, const 
   if (op == operation::floor_divide || op == operation::modulo) {
     std::int64_t q = 0, r = 0;
     if (y == -1) {
-      if (!checked_integer(operation::multiply, x, -1, q)) rt.fail("expected integers of at most 64 bits, got a longer result of '//'");
+      if (op == operation::floor_divide && !checked_integer(operation::multiply, x, -1, q)) rt.fail("expected integers of at most 64 bits, got a longer result of '//'");
     } else {
       q = x / y, r = x % y;
       if (r != 0 && (r < 0) != (y < 0)) --q, r += y;
