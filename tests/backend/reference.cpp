@@ -77,7 +77,7 @@ TEST_CASE("reference: stacked matrices keep their order, biases and types") {
   CHECK(w.weights == std::vector<float>{1, 2, 3, 4, 5, 6});
   CHECK(w.bias == std::vector<float>{0, 0.5f, 0.25f});
   sources[1].cols = 1;
-  CHECK_THROWS_WITH_AS(b.prepare(sources, format::f32), "[prepare] expected 2 columns, got 1 in test", error);
+  CHECK_THROWS_WITH_AS(static_cast<void>(b.prepare(sources, format::f32)), "[prepare] expected 2 columns, got 1 in test", error);
 }
 
 TEST_CASE("reference: weights are rounded through the format") {

@@ -179,7 +179,8 @@ TEST_CASE("llama: GGUF files on the reference backend [slow]") {
 TEST_CASE("llama: Hugging Face and GGUF files of one model agree (A08)") {
   QUENA_NEEDS_FIXTURES(folder);
   for (const auto& [name, file] : {std::pair{"bias-sharded-f32", "f32"}, {"linear-rope-f32", "f32"}, {"stories260K", "f32"}, {"t31-gqa4-bf16", "bf16"}}) {
-    CAPTURE(std::string(name));
+    const std::string model_name = name;
+    CAPTURE(model_name);
     const checkpoint hf = checkpoint::open(folder + "/models/" + name), gguf = checkpoint::open(folder + "/gguf/" + name + "/" + name + "-" + file + ".gguf");
     const llama<reference> a(hf, reference(), {.format = format::f32}), b(gguf, reference(), {.format = format::f32});
     CHECK(a.weights().embed_tokens.weights == b.weights().embed_tokens.weights);

@@ -141,19 +141,19 @@ class refusals {
     log_.guarded("read", "host memory of another size", [&] {
       seeded random(8);
       const auto x = rig_.make(random_rows(random, 3, 6), 2);
-      std::vector<float> small(17, 1.0f), large(19, 1.0f);
-      refused("read", "18 floats into 17", [&] { b_.read(s, tensor_view<const float, 2>(x.view), std::span<float>(small)); });
-      refused("read", "18 floats into 19", [&] { b_.read(s, tensor_view<const float, 2>(x.view), std::span<float>(large)); });
-      log_.expect(small == std::vector<float>(17, 1.0f) && large == std::vector<float>(19, 1.0f), "read", "host memory of another size", "no float written", "some");
+      std::vector<float> too_few(17, 1.0f), too_many(19, 1.0f);
+      refused("read", "18 floats into 17", [&] { b_.read(s, tensor_view<const float, 2>(x.view), std::span<float>(too_few)); });
+      refused("read", "18 floats into 19", [&] { b_.read(s, tensor_view<const float, 2>(x.view), std::span<float>(too_many)); });
+      log_.expect(too_few == std::vector<float>(17, 1.0f) && too_many == std::vector<float>(19, 1.0f), "read", "host memory of another size", "no float written", "some");
     });
     log_.guarded("write_page", "pages that don't exist, bytes of another size", [&] {
       const std::vector<std::byte> before = pages();
       const std::size_t n = pool_.shape().page_bytes();
-      std::vector<std::byte> page(n), small(n - 1, std::byte{1});
+      std::vector<std::byte> page(n), too_few(n - 1, std::byte{1});
       refused("read_page", "page 3 of 3", [&] { b_.read_page(s, pool_, 3, page); });
-      refused("read_page", "a byte too few", [&] { b_.read_page(s, pool_, 0, small); });
+      refused("read_page", "a byte too few", [&] { b_.read_page(s, pool_, 0, too_few); });
       refused("write_page", "page 3 of 3", [&] { b_.write_page(s, pool_, 3, page); });
-      refused("write_page", "a byte too few", [&] { b_.write_page(s, pool_, 0, small); });
+      refused("write_page", "a byte too few", [&] { b_.write_page(s, pool_, 0, too_few); });
       refused("copy_page", "from page 3 of 3", [&] { b_.copy_page(s, pool_, 3, 0); });
       refused("copy_page", "to page 3 of 3", [&] { b_.copy_page(s, pool_, 0, 3); });
       log_.expect(pages() == before, "write_page", "the cache after refused calls", "as it was", "other bytes");
