@@ -81,7 +81,18 @@ class generation {
   bool next() {
     piece_.clear();
     try {
-      while (piece_.empty() && reason_ == finish_reason::none) step();
+      while (piece_.empty() && reason_ == finish_reason::none) {
+        const auto start = std::chrono::steady_clock::now();
+        const bool first = timing_.prefill_tokens == 0;
+        if (ids_.size() >= options_.max_tokens || (!first && !make_room())) {
+          finish(finish_reason::length);
+          break;
+        }
+        const std::span<const token_id> fed = first ? std::span<const token_id>(prompt_) : std::span<const token_id>(&ids_.back(), 1);
+        choose(session_->feed(fed, forward()));
+        (first ? timing_.prefill_s : timing_.decode_s) += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        (first ? timing_.prefill_tokens : timing_.decode_tokens) += fed.size();
+      }
     } catch (const error& e) {
       if (e.code() != errc::cancelled) {
         reason_ = finish_reason::stop;
@@ -151,30 +162,16 @@ class generation {
     return std::any_of(prompt.begin(), prompt.end(), [&](token_id id) { return !t.is_special(id); });
   }
 
-  /// One token: computes the logits, chooses, and adds its text to the piece.
-  void step() {
-    if (ids_.size() >= options_.max_tokens) return finish(finish_reason::length);
-    const bool first = timing_.prefill_tokens == 0;
-    const auto start = std::chrono::steady_clock::now();
-    const std::span<const float> logits = first ? session_->feed(prompt_, forward()) : advance();
-    if (logits.empty()) return finish(finish_reason::length);
-    choose(logits);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    (first ? timing_.prefill_s : timing_.decode_s) += seconds;
-    (first ? timing_.prefill_tokens : timing_.decode_tokens) += first ? prompt_.size() : 1;
-  }
-
   [[nodiscard]] forward_options forward() const { return {.stop = options_.stop_token, .on_layer = {}}; }
 
-  /// The logits after the last token. Empty: the context is full and the policy is to stop.
-  std::span<const float> advance() {
-    if (session_->length() == session_->max_length()) {
-      if (options_.on_full_context == context_policy::stop) return {};
-      if (options_.on_full_context == context_policy::slide) slide();
-    }
-    return session_->feed({&ids_.back(), 1}, forward());
+  /// Room for one more token; false: the context is full and the policy is to stop. With the policy error, feed() throws.
+  bool make_room() {
+    if (session_->length() < session_->max_length()) return true;
+    if (options_.on_full_context == context_policy::slide) slide();
+    return options_.on_full_context != context_policy::stop;
   }
 
+  /// Takes the next token and adds its text to the piece.
   void choose(std::span<const float> logits) {
     const sampled choice = sampler_.choose(logits);
     if (sampler_.is_end(choice.token)) return finish(finish_reason::stop);

@@ -32,7 +32,9 @@ class session {
     try {
       for (std::size_t at = 0; at < tokens.size(); at += ws_.max_rows) {
         const std::size_t n = (std::min)(ws_.max_rows, tokens.size() - at);
-        out = run(tokens.subspan(at, n), at + n == tokens.size() ? n - 1 : n, options);
+        const auto part = tokens.subspan(at, n);
+        out = model_->forward(rows(part, at + n == tokens.size() ? n - 1 : n), cache_, ws_, options);
+        tokens_.insert(tokens_.end(), part.begin(), part.end());
       }
     } catch (...) {
       rewind(before);
@@ -48,7 +50,9 @@ class session {
     const std::size_t step = (std::min)(ws_.max_rows, ws_.max_logits);
     for (std::size_t at = 0; at < tokens.size(); at += step) {
       const std::size_t n = (std::min)(step, tokens.size() - at);
-      const forward_output out = run(tokens.subspan(at, n), 0, options);
+      const auto part = tokens.subspan(at, n);
+      const forward_output out = model_->forward(rows(part, 0), cache_, ws_, options);
+      tokens_.insert(tokens_.end(), part.begin(), part.end());
       for (std::size_t i = 0; i < n; ++i) each(at + i, out.logits[i].span());
     }
   }
@@ -87,13 +91,11 @@ class session {
       if (t < 0 || static_cast<std::size_t>(t) >= model_->config().vocab_size)
         fail(errc::invalid_argument, "session", "expected tokens in [0, " + std::to_string(model_->config().vocab_size) + "), got " + std::to_string(t));
   }
-  forward_output run(std::span<const token_id> tokens, std::size_t first_wanted, const forward_options& options) {
+  /// The next rows of the sequence; logits are wanted from `first_wanted` on.
+  std::span<const row> rows(std::span<const token_id> tokens, std::size_t first_wanted) {
     rows_.clear();
-    for (std::size_t i = 0; i < tokens.size(); ++i)
-      rows_.push_back({tokens[i], static_cast<std::uint32_t>(length() + i), id_, i >= first_wanted});
-    const forward_output out = model_->forward(rows_, cache_, ws_, options);
-    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-    return out;
+    for (std::size_t i = 0; i < tokens.size(); ++i) rows_.push_back({tokens[i], static_cast<std::uint32_t>(length() + i), id_, i >= first_wanted});
+    return rows_;
   }
 
   const llama<B>* model_;
