@@ -369,6 +369,8 @@ TEST_CASE("tokenizer: SentencePiece variants of where a space is put in front") 
   CHECK(special(legacy, "a   b") == ids{sp_a, sp_sp, sp_b});
   CHECK(special(legacy, "<n>a") == ids{n, a});            // a normalized token is looked for with its prefix
   CHECK(special(legacy, "a <n>") == ids{sp_a, n});
+  CHECK(special(legacy, "a<n>") == ids{sp_a, 4, unk, 5});  // so it is not found here
+  CHECK(legacy.find("<n>") == n);
   CHECK(special(legacy, "xyz") == ids{sp, unk});           // fused
   CHECK(special(legacy, "xaxx") == ids{sp, unk, a, unk});
   CHECK(special(legacy, "a▁b") == ids{sp_a, sp_b});

@@ -45,14 +45,19 @@ class added_token_matcher {
         fail(errc::malformed, where, "expected each added token once, got '" + shortened(text) + "' twice", file);
       const auto first = static_cast<unsigned char>(text[0]);
       (tokens_[i].special ? specials_ : plain_)[first] = true;
+      has_plain_ = has_plain_ || !tokens_[i].special;
       if (first_[first].second == 0) first_[first].first = i;
       first_[first].second = i + 1;
     }
   }
 
   [[nodiscard]] const std::vector<added_token>& tokens() const noexcept { return tokens_; }
-  [[nodiscard]] bool has_plain() const noexcept {
-    return std::any_of(tokens_.begin(), tokens_.end(), [](const added_token& t) { return !t.special; });
+  [[nodiscard]] bool has_plain() const noexcept { return has_plain_; }
+
+  /// The token with exactly this text, or null.
+  [[nodiscard]] const added_token* find(std::string_view text) const noexcept {
+    const auto it = std::lower_bound(tokens_.begin(), tokens_.end(), text, [](const added_token& t, std::string_view s) { return t.text < s; });
+    return it != tokens_.end() && it->text == text ? &*it : nullptr;
   }
 
   /// True if a token could start with this byte.
@@ -87,6 +92,7 @@ class added_token_matcher {
 
  private:
   std::vector<added_token> tokens_;
+  bool has_plain_ = false;
   std::array<bool, 256> plain_{}, specials_{};
   std::array<std::pair<std::size_t, std::size_t>, 256> first_{};  // by first byte: range in tokens_
 };

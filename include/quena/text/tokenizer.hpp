@@ -134,10 +134,7 @@ class tokenizer {
 
   /// The id of exactly this piece: an added or special token by its text, otherwise a token by its bytes.
   [[nodiscard]] std::optional<token_id> find(std::string_view piece) const {
-    for (const auto* m : {&d_.added, &d_.added_normalized})
-      for (const detail::added_token& t : m->tokens())
-        if (t.text == piece) return t.id;
-    const token_id id = d_.vocab.find(piece);
+    const token_id id = detail::find_token(d_, piece, piece);
     return id == detail::no_token ? std::nullopt : std::optional<token_id>(id);
   }
 

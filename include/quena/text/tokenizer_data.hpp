@@ -99,6 +99,14 @@ inline bool append_token_bytes(const tokenizer_data& d, std::string_view text, s
   return text.find(' ') == text.npos;
 }
 
+/// An added token by its text, or another by its bytes, or no_token.
+inline token_id find_token(const tokenizer_data& d, std::string_view text, std::string_view bytes) {
+  const added_token* t = d.added.find(text);
+  if (t == nullptr) t = d.added_normalized.find(bytes);
+  if (t == nullptr && !d.byte_level) t = d.added_normalized.find(" " + std::string(bytes));  // as a normalizer with a prefix leaves it
+  return t != nullptr ? t->id : d.vocab.find(bytes);
+}
+
 /// Adds merge number `rank` of the tokens written `left` and `right` in the file.
 /// Errors   malformed: they or what they make are not in the vocabulary.
 inline void add_written_merge(tokenizer_data& d, std::string_view left, std::string_view right, std::size_t rank, std::string& buffer) {

@@ -2,8 +2,11 @@
 // Reads tokenizer.json (and tokenizer_config.json), the files of Hugging Face's tokenizers.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -331,18 +334,23 @@ class tokenizer_json_reader {
 
   /// Builds the matchers. A token that tokenizer_config.json calls special is special whatever tokenizer.json says.
   void match_added(std::vector<added_token> tokens, const tokenizer_config& config) {
+    std::map<std::string, std::size_t, std::less<>> places;
+    for (std::size_t i = 0; i < tokens.size(); ++i) places.emplace(tokens[i].text, i);
     for (const std::string& s : config.special) {
-      bool known = false;
-      for (added_token& t : tokens)
-        if (t.text == s) known = t.special = true;
-      if (const token_id id = d_.vocab.find(bytes_of(s)); !known && id != no_token) tokens.push_back({s, id, true, false, false, false});
+      if (const auto it = places.find(s); it != places.end()) {
+        tokens[it->second].special = true;
+      } else if (const token_id id = d_.vocab.find(bytes_of(s)); id != no_token) {
+        places.emplace(s, tokens.size());
+        tokens.push_back({s, id, true, false, false, false});
+      }
     }
     std::vector<added_token> first, second;
     for (added_token& t : tokens) {
       if (t.text.empty()) malformed("added_tokens: expected some content, got none for id " + std::to_string(t.id));
       d_.vocab.set_kind(t.id, t.special ? token_kind::special : token_kind::added);
-      if (t.normalized && !d_.byte_level && normalizer_prepends_) t.text = " " + std::string(bytes_of(t.text));
-      (t.normalized && (d_.byte_level || !d_.prefix_unless_space) ? second : first).push_back(std::move(t));
+      const bool metaspace = !d_.byte_level && d_.prefix_unless_space;  // a pre-tokenizer: added tokens are found before it
+      if (t.normalized && !d_.byte_level && !metaspace) t.text = (normalizer_prepends_ ? " " : "") + std::string(bytes_of(t.text));
+      (t.normalized && !metaspace ? second : first).push_back(std::move(t));
     }
     d_.added = added_token_matcher(std::move(first), where, file_);
     d_.added_normalized = added_token_matcher(std::move(second), where, file_);
@@ -364,10 +372,7 @@ class tokenizer_json_reader {
   }
 
   [[nodiscard]] token_id named(const std::string& token, const char* what) {
-    for (const auto* m : {&d_.added, &d_.added_normalized})
-      for (const added_token& t : m->tokens())
-        if (t.text == token) return t.id;
-    const token_id id = d_.vocab.find(bytes_of(token));
+    const token_id id = find_token(d_, token, bytes_of(token));
     if (id == no_token) malformed(std::string(what) + ": expected a token of the vocabulary, got '" + shortened(token) + "'");
     return id;
   }
