@@ -168,6 +168,11 @@ TEST_CASE("checkpoint: shard names that leave the folder") {
   std::filesystem::create_symlink("../../blobs/abcd", cache + "/snapshots/0123/s.safetensors");
   CHECK(checkpoint::open(cache + "/snapshots/0123").tensors().size() == 1);
   CHECK(checkpoint::open(cache + "/snapshots/0123/").tensors().size() == 1);
+  std::filesystem::create_directories(cache + "/other");
+  quena_test::write_file(cache + "/other/abcd", shard_with("t"));
+  std::filesystem::remove(cache + "/snapshots/0123/s.safetensors");
+  std::filesystem::create_symlink("../../other/abcd", cache + "/snapshots/0123/s.safetensors");
+  CHECK(has(message_of([&] { (void)checkpoint::open(cache + "/snapshots/0123"); }), "got a link that leads out of it"));
 #endif
 }
 

@@ -7,45 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "../gguf_writer.hpp"
 #include "../support.hpp"
 
 using namespace quena;
 
 namespace {
 
-/// Writes GGUF bytes, good or bad.
-struct writer {
-  std::string bytes;
-
-  template <class T>
-  writer& number(T value) {
-    const char* p = reinterpret_cast<const char*>(&value);
-    bytes.append(p, sizeof value);
-    return *this;
-  }
-  writer& string(std::string_view s) { return number(static_cast<std::uint64_t>(s.size())).raw(s); }
-  writer& raw(std::string_view s) {
-    bytes.append(s);
-    return *this;
-  }
-  writer& header(std::uint64_t n_tensors, std::uint64_t n_values, std::uint32_t version = 3) {
-    return raw("GGUF").number(version).number(n_tensors).number(n_values);
-  }
-  writer& key(std::string_view k, std::uint32_t type) { return string(k).number(type); }
-  writer& tensor(std::string_view name, std::vector<std::uint64_t> dims, std::uint32_t type, std::uint64_t offset) {
-    string(name).number(static_cast<std::uint32_t>(dims.size()));
-    for (const std::uint64_t d : dims) number(d);
-    return number(type).number(offset);
-  }
-  writer& pad(std::size_t to) {
-    while (bytes.size() % to != 0) bytes += '\0';
-    return *this;
-  }
-  writer& data(std::size_t n) {
-    bytes.append(n, '\1');
-    return *this;
-  }
-};
+using writer = quena_test::gguf_writer;
 
 gguf_file read(const std::string& bytes) { return gguf_file::from_memory(std::as_bytes(std::span(bytes)), "f"); }
 

@@ -4,9 +4,13 @@
 
 #include <clocale>
 #include <cmath>
+#include <map>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
+#include "../gguf_writer.hpp"
 #include "../support.hpp"
 
 using namespace quena;
@@ -54,6 +58,61 @@ void refused(const json& config, std::string_view part, errc code = errc::malfor
 }
 
 const json llama3 = json::parse(R"({"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":64})");
+
+/// A GGUF Llama of which tests change the metadata. It has only as many tensors as read_config() looks at.
+struct small_gguf {
+  using value = std::variant<std::uint32_t, float, std::string, std::vector<std::string>>;
+  std::map<std::string, value> values = {{"general.architecture", std::string("llama")}, {"llama.embedding_length", 64u},        {"llama.feed_forward_length", 100u},
+                                         {"llama.block_count", 2u},                      {"llama.attention.head_count", 8u},     {"llama.attention.head_count_kv", 2u},
+                                         {"llama.context_length", 128u},                 {"llama.attention.layer_norm_rms_epsilon", 1e-5f}};
+  std::map<std::string, std::vector<std::uint64_t>> tensors = {{"token_embd.weight", {64, 50}}};  // f32, all bytes 1
+
+  std::string bytes() const {
+    quena_test::gguf_writer w;
+    w.header(tensors.size(), values.size());
+    for (const auto& [key, v] : values) {
+      if (const auto* n = std::get_if<std::uint32_t>(&v)) w.key(key, 4).number(*n);
+      else if (const auto* x = std::get_if<float>(&v)) w.key(key, 6).number(*x);
+      else if (const auto* s = std::get_if<std::string>(&v)) w.key(key, 8).string(*s);
+      else {
+        const auto& list = std::get<std::vector<std::string>>(v);
+        w.key(key, 9).number(std::uint32_t{8}).number(static_cast<std::uint64_t>(list.size()));
+        for (const std::string& item : list) w.string(item);
+      }
+    }
+    std::uint64_t at = 0;
+    for (const auto& [name, dims] : tensors) {
+      w.tensor(name, dims, 0, at);
+      std::uint64_t n = 4;
+      for (const std::uint64_t d : dims) n *= d;
+      at += (n + 31) / 32 * 32;
+    }
+    return w.pad(32).data(at).bytes;
+  }
+  llama_config read() const {
+    const std::string b = bytes();
+    return read_config(checkpoint::from_memory(std::as_bytes(std::span(b)), "m.gguf"));
+  }
+  std::string problem() const {
+    try {
+      (void)read();
+    } catch (const error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  small_gguf with(const std::string& key, value v) const {
+    small_gguf g = *this;
+    g.values[key] = std::move(v);
+    return g;
+  }
+};
+
+bool says(const small_gguf& g, std::string_view part) {
+  const std::string m = g.problem();
+  if (m.find(part) == m.npos) MESSAGE("got: ", m);
+  return m.find(part) != m.npos && m.ends_with(" (m.gguf)");
+}
 
 }  // namespace
 
@@ -228,6 +287,79 @@ TEST_CASE("config: the same from a folder and from GGUF") {
     REQUIRE(x.size() == y.size());
     for (std::size_t i = 0; i < x.size(); ++i) CHECK(std::abs(x[i] - y[i]) <= 2e-7 * x[i]);  // the divisors are f32
   }
+}
+
+TEST_CASE("config: GGUF metadata") {
+  const small_gguf g;
+  const llama_config c = g.read();
+  CHECK(c.head_dim == 8);
+  CHECK(c.n_kv_heads == 2);
+  CHECK(c.vocab_size == 50);
+  CHECK(c.tie_word_embeddings);
+  CHECK(c.rope.theta == 10000);
+  CHECK_FALSE(c.bos_token_id);
+  CHECK(c.eos_token_ids.empty());
+
+  for (const char* key : {"llama.embedding_length", "llama.feed_forward_length", "llama.block_count", "llama.attention.head_count", "llama.context_length",
+                          "llama.attention.layer_norm_rms_epsilon", "general.architecture"}) {
+    small_gguf missing = g;
+    missing.values.erase(key);
+    CHECK(says(missing, std::string("expected the key ") + key));
+    CHECK(says(g.with(key, std::vector<std::string>{"x"}), std::string(key) + ": expected "));
+  }
+  CHECK(says(g.with("llama.block_count", 0u), "llama.block_count: expected an integer from 1 to 4096, got 0"));
+  CHECK(says(g.with("llama.attention.head_count", 0u), "llama.attention.head_count: expected at least 1"));
+  CHECK(says(g.with("llama.attention.head_count_kv", 3u), "got 8 and 3"));
+  CHECK(says(g.with("llama.attention.layer_norm_rms_epsilon", 0.0f), "epsilon above 0"));
+  CHECK(says(g.with("llama.attention.layer_norm_rms_epsilon", std::nanf("")), "epsilon above 0"));
+  CHECK(says(g.with("llama.rope.freq_base", 0.0f), "rope: expected theta above 0"));
+  CHECK(says(g.with("llama.rope.freq_base", std::nanf("")), "rope: expected theta above 0"));
+  CHECK(says(g.with("llama.attention.key_length", 7u), "expected an even head_dim"));
+  CHECK(says(g.with("llama.attention.value_length", 16u), "to be equal"));
+  CHECK(says(g.with("llama.rope.dimension_count", 4u), "to be equal"));
+  CHECK(g.with("llama.attention.key_length", 16u).with("llama.attention.value_length", 16u).read().head_dim == 16);
+  CHECK(says(g.with("llama.expert_count", 8u), "expected no experts"));
+  CHECK(g.with("llama.expert_count", 0u).problem() == "");
+  CHECK(says(g.with("llama.attention.scale", 0.5f), "llama.attention.scale: expected none"));
+  CHECK(says(g.with("general.architecture", std::string("qwen2")), "expected llama, got qwen2"));
+  CHECK(says(g.with("split.count", 3u), "got one of 3 parts"));
+  CHECK(g.with("split.count", 1u).problem() == "");
+
+  CHECK(says(g.with("tokenizer.ggml.tokens", std::vector<std::string>(51, "x")), "expected at most 50 tokens"));
+  CHECK(g.with("tokenizer.ggml.tokens", std::vector<std::string>(49, "x")).problem() == "");
+  CHECK(says(g.with("tokenizer.ggml.eos_token_id", 50u), "tokenizer.ggml.eos_token_id: expected a token below 50, got 50"));
+  CHECK(says(g.with("tokenizer.ggml.bos_token_id", ~0u), "tokenizer.ggml.bos_token_id"));
+  CHECK(g.with("tokenizer.ggml.eos_token_id", 7u).with("tokenizer.ggml.eot_token_id", 9u).with("tokenizer.ggml.eom_token_id", 7u).read().eos_token_ids == std::vector<std::int32_t>{7, 9});
+}
+
+TEST_CASE("config: GGUF rope scaling") {
+  const small_gguf g;
+  const rope_config linear = g.with("llama.rope.scaling.type", std::string("linear")).with("llama.rope.scaling.factor", 4.0f).read().rope;
+  CHECK(linear.type == rope_type::linear);
+  CHECK(linear.factor == 4);
+  CHECK(g.with("llama.rope.scale_linear", 2.0f).read().rope.type == rope_type::linear);
+  CHECK(g.with("llama.rope.scaling.type", std::string("none")).read().rope.type == rope_type::standard);
+  const rope_config yarn = g.with("llama.rope.scaling.type", std::string("yarn"))
+                               .with("llama.rope.scaling.factor", 4.0f)
+                               .with("llama.rope.scaling.original_context_length", 32u)
+                               .with("llama.rope.scaling.attn_factor", 0.5f)
+                               .read()
+                               .rope;
+  CHECK(yarn.type == rope_type::yarn);
+  CHECK(yarn.original_max_position_embeddings == 32);
+  CHECK(std::abs(rope_attention_factor(yarn) - 0.5 * (0.1 * std::log(4.0) + 1)) < 1e-12);
+  CHECK(says(g.with("llama.rope.scaling.type", std::string("yarn")), "expected the key llama.rope.scaling.factor"));
+  CHECK(says(g.with("llama.rope.scaling.type", std::string("longrope")), "got longrope"));
+  CHECK(says(g.with("llama.rope.scaling.type", std::string("linear")).with("llama.rope.scaling.factor", 0.0f), "factor above 0"));
+
+  small_gguf divisors = g;
+  divisors.tensors["rope_freqs.weight"] = {4};
+  CHECK(divisors.read().rope.divisors.size() == 4);
+  divisors.tensors["rope_freqs.weight"] = {5};
+  CHECK(says(divisors, "rope_freqs.weight: expected 4 numbers of f32"));
+  small_gguf longrope = g;
+  longrope.tensors["rope_factors_long.weight"] = {4};
+  CHECK(says(longrope, "expected no longrope scaling"));
 }
 
 TEST_CASE("config: generation defaults") {

@@ -63,6 +63,8 @@ TEST_CASE("rope: llama3") {
   for (const double x : inv_freq(step, 16)) CHECK(std::isfinite(x));
   CHECK(inv_freq(step, 16)[0] == 1);
   CHECK(std::abs(inv_freq(step, 16)[7] / 7.90569415e-05 - 1) < 5e-9);
+  step.low_freq_factor = step.high_freq_factor = 64 / (2 * std::numbers::pi);  // exactly where pair 0 is
+  CHECK(inv_freq(step, 16)[0] == 1);
 }
 
 TEST_CASE("rope: dynamic depends on the context only beyond the model's own") {
@@ -91,6 +93,9 @@ TEST_CASE("rope: yarn") {
   near_to(inv_freq(real, 16), {1, 0.177827941004, 0.0316227766017, 0.00421755993893, 0.0005, 4.4456985251e-05, 7.90569415042e-06, 1.40585331298e-06}, 1e-11);
   real.truncate = false;
   near_to(inv_freq(real, 16), {1, 0.177827941004, 0.0316227766017, 0.00551727047513, 0.00060740793788, 4.4456985251e-05, 7.90569415042e-06, 1.40585331298e-06}, 1e-11);
+  rope_config step = r;  // one turn needs more than the original context: the ramp is a step after pair 0
+  step.original_max_position_embeddings = 6;
+  near_to(inv_freq(step, 4), {1, 0.01 / 4}, 1e-14);
   CHECK(std::abs(rope_attention_factor(r) - (0.1 * std::log(4.0) + 1)) < 1e-15);
   r.mscale = 2, r.mscale_all_dim = 1;
   CHECK(std::abs(rope_attention_factor(r) - (0.2 * std::log(4.0) + 1) / (0.1 * std::log(4.0) + 1)) < 1e-15);

@@ -2,6 +2,7 @@
 // The shape of a Llama: from config.json, or from the metadata of a GGUF file, checked and with the defaults filled in.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

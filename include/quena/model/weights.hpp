@@ -2,6 +2,7 @@
 // Which tensors a Llama consists of, and whether a checkpoint has them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -105,7 +106,7 @@ inline void check_finite(const checkpoint& files, finite_options options = {}) {
   for (const checkpoint_tensor& t : files.tensors()) {
     if (!options.every_value && !is_block_type(t.type)) continue;
     const std::size_t n = t.data.size() / block_bytes(t.type) * block_elements(t.type), at = find_non_finite(t.type, t.data.data(), n);
-    if (options.every_value) files.release(t);
+    files.release(t);  // else the whole file would count as this program's memory
     if (at != n)
       fail(errc::non_finite, "load", detail::shortened(t.name) + ": expected finite weights, got NaN or infinity " + (is_block_type(t.type) ? "as the scale of element " : "as element ") +
                                          std::to_string(at), t.file);
