@@ -279,7 +279,10 @@ inline value repeat(runtime& rt, const value& v, std::int64_t times) {
     rt.m.check_text(size * n);
     text t;
     t.reserve(size * n);
-    for (std::size_t i = 0; i < n && size > 0; ++i) t.append(v.as_text());
+    for (std::size_t bit = std::size_t{1} << 40; bit > 0 && size > 0; bit >>= 1) {  // doubles what is there, few long copies
+      if (!t.empty()) t.append(text(t));
+      if (n & bit) t.append(v.as_text());
+    }
     return rt.make(std::move(t));
   }
   const charge held(&rt.m, sizeof(value) * size * n);
