@@ -164,4 +164,19 @@ TEST_CASE("gguf blocks: NaN and infinity are found") {
   f[2999] = std::numeric_limits<float>::infinity();
   CHECK(find_non_finite(dtype::f32, reinterpret_cast<const std::byte*>(f.data()), f.size()) == 2999);
   CHECK(find_non_finite(dtype::i32, nullptr, 7) == 7);
+  for (std::size_t n : {1u, 3u, 4u, 5u, 9u})  // every value of 16 bits, at every place in a word
+    for (std::size_t at = 0; at < n; ++at) {
+      std::size_t wrong = 0;
+      for (std::uint32_t bits16 = 0; bits16 < 65536; bits16 += n == 5 ? 1 : 97) {
+        std::vector<std::uint16_t> v(n, 0x3bff);
+        v[at] = static_cast<std::uint16_t>(bits16);
+        const auto* p = reinterpret_cast<const std::byte*>(v.data());
+        wrong += find_non_finite(dtype::f16, p, n) != (std::isfinite(static_cast<float>(f16::from_bits(v[at]))) ? n : at);
+        wrong += find_non_finite(dtype::bf16, p, n) != (std::isfinite(static_cast<float>(bf16::from_bits(v[at]))) ? n : at);
+      }
+      CHECK(wrong == 0);
+    }
+  const double doubles[2] = {1e300, std::numeric_limits<double>::quiet_NaN()};
+  CHECK(find_non_finite(dtype::f64, reinterpret_cast<const std::byte*>(doubles), 2) == 1);
+  CHECK(find_non_finite(dtype::f64, reinterpret_cast<const std::byte*>(doubles), 1) == 1);
 }

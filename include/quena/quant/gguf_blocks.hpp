@@ -165,9 +165,10 @@ inline void dequantize_block(const q6_k_block& b, float* y) noexcept {
     const std::uint8_t* low = b.low + half * 64 + r % 2 * 32;
     const std::uint8_t* high = b.high + half * 32;
     const std::size_t low_shift = r / 2 * 4, high_shift = r * 2;
-    for (std::size_t i = 0; i < 32; ++i) {
-      const float step = d * static_cast<float>(b.scales[run * 2 + i / 16]);
-      y[run * 32 + i] = step * static_cast<float>(((low[i] >> low_shift & 15) | (high[i] >> high_shift & 3) << 4) - 32);
+    for (std::size_t part = 0; part < 2; ++part) {  // of 16 weights with one scale
+      const float step = d * static_cast<float>(b.scales[run * 2 + part]);
+      for (std::size_t i = part * 16; i < part * 16 + 16; ++i)
+        y[run * 32 + i] = step * static_cast<float>(((low[i] >> low_shift & 15) | (high[i] >> high_shift & 3) << 4) - 32);
     }
   }
 }
@@ -202,7 +203,7 @@ decltype(auto) with_block_type(dtype d, F&& f) {
     case dtype::q4_k: return f(static_cast<const q4_k_block*>(nullptr));
     case dtype::q5_k: return f(static_cast<const q5_k_block*>(nullptr));
     case dtype::q6_k: return f(static_cast<const q6_k_block*>(nullptr));
-    default: fail(errc::unsupported, "dequantize", "expected a type that weights may have, got " + std::string(dtype_name(d)));
+    default: fail(errc::unsupported, "dequantize", {"expected a type that weights may have, got ", dtype_name(d)});
   }
 }
 
@@ -224,7 +225,7 @@ inline void dequantize_row(dtype type, const std::byte* src, float* dst, std::si
     const std::size_t elements = block_elements(type);
     if (n % elements != 0)
       fail(errc::invalid_argument, "dequantize",
-           "expected a multiple of " + std::to_string(elements) + " weights of " + std::string(dtype_name(type)) + ", got " + std::to_string(n));
+           {"expected a multiple of ", elements, " weights of ", dtype_name(type), ", got ", n});
     detail::with_block_type(type, [&]<class Block>(const Block*) { detail::dequantize_blocks<Block>(src, dst, n / elements, elements); });
   }
 }
@@ -241,25 +242,26 @@ template <class Block>
   return good;
 }
 
-/// Index of the first word of which all bits of `exponent` are set (that is NaN or infinity), or n.
+/// Index of the first word whose exponent bits are all set (that is NaN or infinity), or n. `exponent` stands just below the sign.
 template <class Word>
 [[nodiscard]] std::size_t find_non_finite_word(const std::byte* src, std::size_t n, Word exponent) noexcept {
-  constexpr std::size_t chunk = 1024;
-  for (std::size_t begin = 0; begin < n; begin += chunk) {
-    const std::size_t end = n - begin < chunk ? n : begin + chunk;
-    unsigned bad = 0;  // no exit inside the chunk, so that compilers can vectorise it
-    for (std::size_t i = begin; i < end; ++i) {
-      Word w;
-      std::memcpy(&w, src + i * sizeof(Word), sizeof(Word));
-      bad |= (w & exponent) == exponent;
-    }
-    for (std::size_t i = begin; bad != 0 && i < end; ++i) {
-      Word w;
-      std::memcpy(&w, src + i * sizeof(Word), sizeof(Word));
-      if ((w & exponent) == exponent) return i;
-    }
+  const auto is_bad = [&](std::size_t i) {
+    Word w;
+    std::memcpy(&w, src + i * sizeof(Word), sizeof(Word));
+    return (w & exponent) == exponent;
+  };
+  // Eight bytes at a time: adding the exponent's lowest bit carries into the place of the sign exactly if all its bits are set.
+  constexpr std::size_t lanes = sizeof(std::uint64_t) / sizeof(Word);
+  constexpr std::uint64_t ones = lanes == 4 ? 0x0001000100010001u : lanes == 2 ? 0x0000000100000001u : 1u;
+  const std::uint64_t mask = ones * exponent, low = ones * static_cast<Word>(exponent & (~exponent + 1u)), sign = ones << (sizeof(Word) * 8 - 1);
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    std::uint64_t w;
+    std::memcpy(&w, src + i * sizeof(Word), sizeof w);
+    if ((((w & mask) + low) & sign) != 0) break;
   }
-  return n;
+  while (i < n && !is_bad(i)) ++i;
+  return i;
 }
 
 }  // namespace detail
