@@ -12,4 +12,6 @@ if ! { cmake --preset release && cmake --build --preset release --target quena_c
   echo "the build failed: see build/demo.log" >&2
   exit 1
 fi
-exec build/release/quena generate -m examples/data/stories260K -p "${1:-Once upon a time}" -n 200 --temp 0 --stats
+prompt=${1:-Once upon a time}
+printf "%s" "$prompt"
+build/release/quena generate -m examples/data/stories260K -p "$prompt" -n 200 --temp 0 --stats

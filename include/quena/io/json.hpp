@@ -25,24 +25,63 @@ struct json_limits {
 
 namespace detail {
 
-/// SAX filter in front of `Sink`: checks depth and turns the parser's complaint into a quena::error.
-/// A Sink has nlohmann's SAX members but `parse_error`, each returning void; number_float may take the literal as a second
-/// argument (integers beyond 64 bits arrive there too).
+/// What a JSON text consists of, in order. An interface, so that the parser behind read_json() is compiled once for all sinks:
+/// each further instantiation of it would cost two seconds of every user's build.
+class json_events {
+ public:
+  virtual void null() = 0;
+  virtual void boolean(bool v) = 0;
+  virtual void number_integer(std::int64_t v) = 0;
+  virtual void number_unsigned(std::uint64_t v) = 0;
+  virtual void number_float(double v, const std::string& literal) = 0;
+  virtual void string(std::string& v) = 0;
+  virtual void key(std::string& v) = 0;
+  virtual void start_object() = 0;
+  virtual void end_object() = 0;
+  virtual void start_array() = 0;
+  virtual void end_array() = 0;
+
+ protected:
+  ~json_events() = default;
+};
+
+/// Hands the events on to a sink: a class with the members of json_events but virtual; number_float may take the value alone,
+/// or the literal too (integers beyond 64 bits arrive there as well).
 template <class Sink>
+class json_events_to final : public json_events {
+ public:
+  explicit json_events_to(Sink& sink) : sink_(sink) {}
+
+  void null() override { sink_.null(); }
+  void boolean(bool v) override { sink_.boolean(v); }
+  void number_integer(std::int64_t v) override { sink_.number_integer(v); }
+  void number_unsigned(std::uint64_t v) override { sink_.number_unsigned(v); }
+  void number_float(double v, const std::string& literal) override {
+    if constexpr (requires(Sink& s) { s.number_float(v, literal); }) sink_.number_float(v, literal);
+    else sink_.number_float(v);
+  }
+  void string(std::string& v) override { sink_.string(v); }
+  void key(std::string& v) override { sink_.key(v); }
+  void start_object() override { sink_.start_object(); }
+  void end_object() override { sink_.end_object(); }
+  void start_array() override { sink_.start_array(); }
+  void end_array() override { sink_.end_array(); }
+
+ private:
+  Sink& sink_;
+};
+
+/// SAX filter between nlohmann's parser and a sink: checks depth and turns the parser's complaint into a quena::error.
 class json_guard {
  public:
-  json_guard(Sink& sink, json_limits limits, std::string_view where, std::string_view file)
+  json_guard(json_events& sink, json_limits limits, std::string_view where, std::string_view file)
       : sink_(sink), limits_(limits), where_(where), file_(file) {}
 
   bool null() { return sink_.null(), true; }
   bool boolean(bool v) { return sink_.boolean(v), true; }
   bool number_integer(std::int64_t v) { return sink_.number_integer(v), true; }
   bool number_unsigned(std::uint64_t v) { return sink_.number_unsigned(v), true; }
-  bool number_float(double v, const std::string& literal) {
-    if constexpr (requires(Sink& s) { s.number_float(v, literal); }) sink_.number_float(v, literal);
-    else sink_.number_float(v);
-    return true;
-  }
+  bool number_float(double v, const std::string& literal) { return sink_.number_float(v, literal), true; }
   bool string(std::string& v) { return sink_.string(v), true; }
   bool binary(json::binary_t&) { return false; }
   bool key(std::string& v) { return sink_.key(v), true; }
@@ -65,16 +104,16 @@ class json_guard {
     }
     for (char& c : reason)  // the culprit may be invalid UTF-8, which an error's text must not be
       if (static_cast<unsigned char>(c) >= 0x80) c = '?';
-    fail(errc::malformed, where_, "expected JSON, got an error at " + place + ": " + reason, file_);
+    fail(errc::malformed, where_, {"expected JSON, got an error at ", place, ": ", reason}, file_);
   }
 
  private:
   void enter() {
     if (++depth_ > limits_.max_depth)
-      fail(errc::malformed, where_, "expected JSON nested at most " + std::to_string(limits_.max_depth) + " deep, got more", file_);
+      fail(errc::malformed, where_, {"expected JSON nested at most ", limits_.max_depth, " deep, got more"}, file_);
   }
 
-  Sink& sink_;
+  json_events& sink_;
   json_limits limits_;
   std::string_view where_, file_;
   std::size_t depth_ = 0;
@@ -97,7 +136,7 @@ class json_builder {
   void end_array() { open_.pop_back(); }
   void key(std::string& k) {
     auto [it, fresh] = open_.back()->get_ref<json::object_t&>().emplace(k, nullptr);
-    if (!fresh) fail(errc::malformed, where_, "expected each key once, got '" + k.substr(0, 200) + "' twice", file_);
+    if (!fresh) fail(errc::malformed, where_, {"expected each key once, got '", k.substr(0, 200), "' twice"}, file_);
     slot_ = &it->second;
   }
   json take() { return std::move(root_); }
@@ -121,12 +160,13 @@ class json_builder {
 
 }  // namespace detail
 
-/// Streams `text` into `sink` (see detail::json_guard for the members it needs).
+/// Streams `text` into `sink` (see detail::json_events_to for the members it needs).
 /// Errors   malformed, with the byte where it went wrong.   Cost  linear; memory: the nesting only.
 template <class Sink>
 void read_json(std::string_view text, Sink& sink, std::string_view where, std::string_view file = {}, json_limits limits = {}) {
-  detail::json_guard<Sink> guard(sink, limits, where, file);
-  json::sax_parse(text.begin(), text.end(), &guard);
+  detail::json_events_to<Sink> events(sink);
+  detail::json_guard guard(events, limits, where, file);
+  json::sax_parse(text.data(), text.data() + text.size(), &guard);
 }
 
 /// Parses a whole JSON text. `where` and `file` go into error messages.
