@@ -24,6 +24,7 @@ make make
 wider_tests='
 ccache ccache
 clang++ clang
+import:numpy python3-numpy
 clang++:-fopenmp libomp-dev
 clang++:-fsanitize=fuzzer libclang-rt-dev
 qemu-x86_64 qemu-user
@@ -31,10 +32,11 @@ aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
 x86_64-w64-mingw32-g++-posix g++-mingw-w64-x86-64-posix
 '
 
-# Whether a probe succeeds: <header>, compiler:flag, or a command.
+# Whether a probe succeeds: <header>, import:module of the system's Python, compiler:flag, or a command.
 there() {
   case $1 in
     '<'*) printf '#include %s\n' "$1" | g++ -std=c++20 -I/usr/include/eigen3 -fsyntax-only -x c++ - 2>/dev/null ;;
+    import:*) /usr/bin/python3 -c "import ${1#import:}" 2>/dev/null ;;
     *:*) printf 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }\nint f() { return 0; }\n%s\n' \
            "$(case $1 in *fuzzer*) ;; *) echo 'int main() {}' ;; esac)" | "${1%%:*}" "${1#*:}" -x c++ -o /dev/null - 2>/dev/null ;;
     *) command -v "$1" >/dev/null 2>&1 ;;

@@ -69,6 +69,13 @@ emulated() { # CPU
   qemu-x86_64 -cpu "$1" $unit_tests
 }
 
+# Reference data that is not part of the repository, where it lies beside it.
+conformance=${QUENA_FIXTURES:-../shared/fixtures}/../tools/conformance.py
+conforms() {
+  /usr/bin/python3 "$conformance" build/release/quena "${QUENA_FIXTURES:-../shared/fixtures}" \
+    --only logits,greedy,gguf,template,config,malformed,determinism
+}
+
 chosen=
 quick=no
 for word in "$@"; do
@@ -90,6 +97,7 @@ stage unit ctest --preset dev -L fast --no-tests=error
 if [ "$quick" = no ]; then
   stage slow ctest --preset dev -L slow
   have g++ release && stage release build release
+  if [ -f "$conformance" ] && /usr/bin/python3 -c 'import numpy' 2>/dev/null; then stage conformance conforms; fi
   stage headers each_header_alone
   stage meta ctest --preset dev -L meta -j "$jobs"
   have clang++ clang && stage clang build_and_test clang -L 'fast|slow'

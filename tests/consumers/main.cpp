@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
-// The program of every consumer project: a tensor, some JSON, an error.
+// The program of every consumer project: continues a text with the model in its argument.
 #include <quena/quena.hpp>
 
 #include <iostream>
 
-int main() {
-  quena::tensor<float, 2> t({2, 3});
-  t(1, 2) = static_cast<float>(quena::bf16(1.5f));
-  if (quena::parse_json("{\"answer\": 42}", "consumer").at("answer") != 42 || t.view()[1][2] != 1.5f) return 1;
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
   try {
-    static_cast<void>(t.view().at(2, 0));
-    return 1;
+    auto llm = quena::load(argv[1]);
+    for (std::string_view piece : quena::generate(llm, "Once upon a time", {.max_tokens = 20})) std::cout << piece;
+    std::cout << '\n';
   } catch (const quena::error& e) {
-    std::cout << "consumer works: " << e.what() << '\n';
+    std::cerr << e.what() << '\n';
+    return 1;
   }
 }

@@ -54,7 +54,10 @@ def main():
     else:
         run(sys.executable, ROOT / "cmake" / "amalgamate.py", ROOT / "include/quena/quena.hpp", folder / "single/quena/quena.hpp")
         run("make", "-C", HERE / args.kind, f"OUT={program}", f"SINGLE={folder / 'single'}", env=environment)
-    run(program)
+    out = subprocess.run([program, ROOT / "examples/data/stories260K"], check=True, capture_output=True, text=True).stdout
+    print(out)
+    if "there was" not in out:
+        sys.exit("the program does not tell a story")
 
 
 main()
