@@ -142,7 +142,7 @@ void attend_with(mistake which, rows_in qkv, const batch& rows, std::size_t laye
 
 }  // namespace
 
-TEST_CASE("conformance: the reference backend conforms") { require_conforming(check_backend(reference{})); }
+TEST_CASE("conformance: the reference backend conforms [slow]") { require_conforming(check_backend(reference{})); }
 
 TEST_CASE("conformance: it does with other inputs, too [slow]") {
   for (const std::uint64_t seed : {2u, 3u, 4u}) require_conforming(check_backend(reference{}, {.seed = seed}));

@@ -350,11 +350,11 @@ void check_caches(conformance_log& log, const B& b, const conformance_options& o
   std::size_t turn = 0;
   for (const std::size_t head_dim : {2u, 8u, 12u, 16u, 64u, 80u, 128u})
     for (const dtype cell : {dtype::f32, dtype::f16, dtype::bf16}) {
-      const std::size_t n_kv_heads = 1 + turn % 3, group = std::size_t{1} << (turn % 4);
-      check_attention(log, b, o, {{2, n_kv_heads, head_dim, 16 * (1 + turn % 3), 0, cell}, n_kv_heads * group, {37, 1, 18, 41}, 35, true, 1, o.seed + turn});
+      const std::size_t group = std::size_t{1} << (turn % 4), n_kv_heads = head_dim < 64 || group == 1 ? 1 + turn % 3 : 1, n_layers = head_dim < 64 ? 2 : 1;
+      check_attention(log, b, o, {{n_layers, n_kv_heads, head_dim, 16 * (1 + turn % 3), 0, cell}, n_kv_heads * group, {37, 1, 18, 41}, 35, true, 1, o.seed + turn});
       ++turn;
     }
-  for (const std::size_t head_dim : {8u, 64u})
+  for (const std::size_t head_dim : {8u, 64u})  // plain angles and inputs
     for (const float scale : {1.0f, 200.0f})  // 200: softmax over scores in the hundreds
       check_attention(log, b, o, {{1, 2, head_dim, 16, 0, dtype::f32}, 6, {40, 17}, 0, false, scale, o.seed + turn});
   for (const dtype cell : {dtype::f32, dtype::f16})
