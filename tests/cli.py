@@ -150,9 +150,18 @@ class Generate(Case):
         self.assertEqual((reason, text), ("stop", ", there was a little girl"))
         self.assertEqual(end("-n", 0), ("length", 0, ""))
         self.assertEqual(end("-n", 1000, "--ignore-eos", "--ctx", 20)[0], "length")
-        reason, n, _ = end("-n", 1000, "--ctx", 1000)
-        self.assertEqual(reason, "stop")  # the story has an end
-        self.assertGreater(end("-n", n + 10, "--ctx", 1000, "--ignore-eos")[1], n)
+
+    def test_end_tokens(self):
+        """What a model's own files call an end ends the text, and is not part of it."""
+        model = self.folder / "model"
+        shutil.copytree(MODEL, model)
+        args = ("generate", "-m", model, "-p", "Once upon a time", "-n", 30, "--json")
+        ids = json.loads(self.good(*args))["ids"]
+        config = json.loads((model / "generation_config.json").read_text())
+        (model / "generation_config.json").write_text(json.dumps({**config, "eos_token_id": [2, ids[8]]}))
+        r = json.loads(self.good(*args))
+        self.assertEqual((r["finish_reason"], r["ids"]), ("stop", ids[:ids.index(ids[8])]))
+        self.assertEqual(json.loads(self.good(*args, "--ignore-eos"))["ids"], ids)
 
     def test_context(self):
         ids = ",".join(["5"] * 32)
