@@ -8,6 +8,7 @@
 A case: template, variables, and expected (the text) or error (the kind of exception; any error will do). Needs python3-jinja2 3.1;
 the test that reads the file needs no Python. Add cases to CASES and run again.
 """
+import copy
 import datetime
 import json
 import pathlib
@@ -799,6 +800,14 @@ range(100001)
 range(100000)|length
 range(1000000000000)
 range(-9223372036854775807, 9223372036854775807)
+range(4)[-2:]
+range(1,9,2)[::-1]
+range(9)[5:1:-2]
+l|truncate(6)
+d|urlencode
+[["a",1]]|urlencode
+"abc" % undefined_thing
+"%s" % undefined_thing
 dict(a=1, b=2)
 dict({"a":1}, b=2)
 dict([("a",1)])
@@ -1022,7 +1031,7 @@ def main():
         if variables is not None:
             case["variables"] = variables
         try:
-            case["expected"] = env.from_string(template).render(**(V if variables is None else variables))
+            case["expected"] = env.from_string(template).render(**copy.deepcopy(V if variables is None else variables))  # indent changes lists in place
             case["expected"].encode()
             if " at 0x" in case["expected"] or "<built-in" in case["expected"] or "<function" in case["expected"] or "<class" in case["expected"]:
                 continue  # addresses

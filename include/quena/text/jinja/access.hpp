@@ -186,6 +186,44 @@ inline value get_item(runtime& rt, const value& base, const value& key) {
   return missing_attribute(rt, base, key);
 }
 
+/// len(v).
+inline std::int64_t length_of(runtime& rt, const value& v) {
+  switch (v.type()) {
+    case kind::undefined: return 0;
+    case kind::string: rt.m.touch(v.as_text().size()); return static_cast<std::int64_t>(count_characters(v.view()));
+    case kind::list: return static_cast<std::int64_t>(v.as_list().items.size());
+    case kind::dict: return static_cast<std::int64_t>(v.as_dict().entries.size());
+    case kind::object:
+      if (v.as_object().type_name() == "LoopContext") return get_attribute(rt, v, "length").as_integer();
+      break;
+    case kind::none:
+    case kind::boolean:
+    case kind::integer:
+    case kind::big_integer:
+    case kind::floating:
+    case kind::generator: break;
+  }
+  rt.fail({"expected something with a length, got '", type_name(v), "'"});
+}
+
+/// range(start, stop, by), by not zero.
+inline value make_range(runtime& rt, std::int64_t start, std::int64_t stop, std::int64_t by) {
+  std::uint64_t n = 0;  // distances of 64-bit integers fit into unsigned ones
+  const auto distance = [](std::int64_t from, std::int64_t to) { return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from); };
+  if (by > 0 && start < stop) n = (distance(start, stop) - 1) / static_cast<std::uint64_t>(by) + 1;
+  if (by < 0 && start > stop) n = (distance(stop, start) - 1) / (0 - static_cast<std::uint64_t>(by)) + 1;
+  if (n > rt.m.bounds().max_range)
+    rt.m.fail({"expected a range of at most ", std::to_string(rt.m.bounds().max_range), " items, got a longer one"}, errc::out_of_memory);
+  rt.m.step(1 + n / 8);
+  auto l = std::make_unique<list_object>();
+  l->held = charge(&rt.m, 128 + sizeof(value) * static_cast<std::size_t>(n));
+  l->items.reserve(static_cast<std::size_t>(n));
+  for (std::uint64_t i = 0; i < n; ++i) l->items.push_back(value(start + static_cast<std::int64_t>(i) * by));
+  l->kind_of = flavor::range;
+  l->start = start, l->stop = stop, l->stride = by;
+  return value(kind::list, std::move(l));
+}
+
 /// `base[start:stop:step]`; null pointers are left out.
 inline value get_slice(runtime& rt, const value& base, const value* start, const value* stop, const value* stride) {
   if (base.is_undefined()) rt.use_of_undefined(base);
@@ -240,6 +278,13 @@ inline value get_slice(runtime& rt, const value& base, const value* start, const
       rt.m.step(t.size());
     }
     return rt.make(std::move(t));
+  }
+  if (base.as_list().kind_of == flavor::range) {
+    const list_object& r = base.as_list();
+    const auto at = [&r](std::int64_t i) {  // wraps instead of overflowing, past the end of a range at the end of the integers
+      return static_cast<std::int64_t>(static_cast<std::uint64_t>(r.start) + static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(r.stride));
+    };
+    return make_range(rt, at(from), at(to), r.stride * by);
   }
   std::vector<value> items;
   for (std::int64_t i = from; by > 0 ? i < to : i > to;) {

@@ -232,7 +232,7 @@ inline value format_percent(runtime& rt, const text& format, const value& args) 
       default: rt.fail({"expected a known format character, got '", std::string(1, spec.type), "'"});
     }
   }
-  if (many ? used < args.as_list().items.size() : used == 0 && !args.is(kind::dict) && !args.is(kind::list))
+  if (many ? used < args.as_list().items.size() : used == 0 && !args.is(kind::dict) && !args.is(kind::list) && !args.is_undefined())
     rt.fail("expected as many places in the format as there are values, got fewer");
   return rt.make(std::move(out));
 }

@@ -97,20 +97,7 @@ inline value range(runtime& rt, const arguments& args) {
   if (a[1]) start = stop, stop = integer_argument(rt, "range", *a[1]);
   if (a[2]) by = integer_argument(rt, "range", *a[2]);
   if (by == 0) rt.fail("expected a step of range() other than zero, got zero");
-  std::uint64_t n = 0;  // distances of 64-bit integers fit into unsigned ones
-  const auto distance = [](std::int64_t from, std::int64_t to) { return static_cast<std::uint64_t>(to) - static_cast<std::uint64_t>(from); };
-  if (by > 0 && start < stop) n = (distance(start, stop) - 1) / static_cast<std::uint64_t>(by) + 1;
-  if (by < 0 && start > stop) n = (distance(stop, start) - 1) / (0 - static_cast<std::uint64_t>(by)) + 1;
-  if (n > rt.m.bounds().max_range)
-    rt.m.fail({"expected a range of at most ", std::to_string(rt.m.bounds().max_range), " items, got a longer one"}, errc::out_of_memory);
-  rt.m.step(1 + n / 8);
-  auto l = std::make_unique<list_object>();
-  l->held = charge(&rt.m, 128 + sizeof(value) * static_cast<std::size_t>(n));
-  l->items.reserve(static_cast<std::size_t>(n));
-  for (std::uint64_t i = 0; i < n; ++i) l->items.push_back(value(start + static_cast<std::int64_t>(i) * by));
-  l->kind_of = flavor::range;
-  l->start = start, l->stop = stop, l->stride = by;
-  return value(kind::list, std::move(l));
+  return make_range(rt, start, stop, by);
 }
 
 /// The pairs that dict(…) and namespace(…) start from: a mapping or a list of pairs, then the named arguments.

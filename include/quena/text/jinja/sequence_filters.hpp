@@ -74,25 +74,6 @@ inline std::vector<std::size_t> sorted_order(runtime& rt, const std::vector<valu
   return order;
 }
 
-inline std::int64_t length_of(runtime& rt, const value& v) {
-  switch (v.type()) {
-    case kind::undefined: return 0;
-    case kind::string: rt.m.touch(v.as_text().size()); return static_cast<std::int64_t>(count_characters(v.view()));
-    case kind::list: return static_cast<std::int64_t>(v.as_list().items.size());
-    case kind::dict: return static_cast<std::int64_t>(v.as_dict().entries.size());
-    case kind::object:
-      if (v.as_object().type_name() == "LoopContext") return get_attribute(rt, v, "length").as_integer();
-      break;
-    case kind::none:
-    case kind::boolean:
-    case kind::integer:
-    case kind::big_integer:
-    case kind::floating:
-    case kind::generator: break;
-  }
-  rt.fail({"expected something with a length, got '", type_name(v), "'"});
-}
-
 inline value length(runtime& rt, const value& v, const arguments& args) {
   bind_nothing(rt, "length", args);
   return value(length_of(rt, v));

@@ -127,13 +127,12 @@ inline value format(runtime& rt, const value& v, const arguments& args) {
 
 inline value truncate(runtime& rt, const value& v, const arguments& args) {
   const auto a = bind(rt, "truncate", args, {"length", "killwords", "end", "leeway"});
-  const text& t = string_argument(rt, "truncate", v).as_text();
   const text end = a[2] ? string_argument(rt, "truncate", *a[2]).as_text() : text("...", false);
   const std::int64_t length = a[0] ? integer_argument(rt, "truncate", *a[0]) : 255, leeway = a[3] && !a[3]->is_none() ? integer_argument(rt, "truncate", *a[3]) : 5;
   const std::int64_t n_end = static_cast<std::int64_t>(count_characters(end.view()));
   if (length < n_end || leeway < 0) rt.fail("expected a length of at least the end's for truncate, got less");
-  rt.m.touch(t.size());
-  if (static_cast<std::int64_t>(count_characters(t.view())) - leeway <= length) return v;
+  if (length_of(rt, v) - leeway <= length) return v;
+  const text& t = string_argument(rt, "truncate", v).as_text();
   text out = t.slice(0, byte_offset(t.view(), static_cast<std::size_t>(length - n_end)));
   if (!(a[1] && truthy(*a[1])))
     if (const std::size_t space = out.view().rfind(' '); space != std::string_view::npos) out = out.slice(0, space);
@@ -169,15 +168,22 @@ inline value urlencode(runtime& rt, const value& v, const arguments& args) {
     }
   };
   text out;
-  if (!v.is(kind::dict)) {
-    quote(out, to_text(rt, v), "/", false);
-    return rt.make(std::move(out));
-  }
-  for (const auto& [key, item] : v.as_dict().entries) {
+  const auto pair = [&](const value& key, const value& item) {
     if (!out.empty()) out.append("&", false);
     quote(out, to_text(rt, key), "", true);
     out.append("=", false);
     quote(out, to_text(rt, item), "", true);
+  };
+  if (v.is(kind::dict)) {
+    for (const auto& [key, item] : v.as_dict().entries) pair(key, item);
+  } else if (v.is(kind::list) || v.is(kind::generator)) {
+    for (const value& item : rt.items_of(v)) {
+      const std::vector<value> two = rt.items_of(item);
+      if (two.size() != 2) rt.fail("expected pairs for urlencode, got something else");
+      pair(two[0], two[1]);
+    }
+  } else {
+    quote(out, to_text(rt, v), "/", false);
   }
   return rt.make(std::move(out));
 }
