@@ -144,7 +144,7 @@ class generation {
     const std::size_t context = session_->max_length(), wanted = session_->length() + prompt.size();
     if (prompt.empty()) fail(errc::invalid_argument, "generate", "expected a prompt of at least one token, got none");
     if (wanted >= context)
-      fail(errc::context_overflow, "generate", "expected a prompt below the context of " + std::to_string(context) + " tokens, got " + std::to_string(wanted));
+      fail(errc::context_overflow, "generate", {"expected a prompt below the context of ", context, " tokens, got ", wanted});
     sampler_.accept_prompt(session_->tokens());
     sampler_.accept_prompt(prompt_);
     ids_.reserve((std::min)(options_.max_tokens, context));

@@ -73,7 +73,7 @@ class reference {
   }
   [[nodiscard]] matrix prepare_gate_up(const matrix_source& gate, const matrix_source& up, format f) const {
     if (gate.rows != up.rows || gate.cols != up.cols)
-      detail::expected("prepare_gate_up", "gate and up of one shape", std::to_string(gate.rows) + " and " + std::to_string(up.rows) + " rows");
+      detail::expected("prepare_gate_up", "gate and up of one shape", {gate.rows, " and ", up.rows, " rows"});
     matrix m;
     m.rows = gate.rows, m.cols = gate.cols;
     append(m, gate, f);

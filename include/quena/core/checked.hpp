@@ -25,7 +25,7 @@ namespace detail {
 /// a * b, or quena::error (out_of_memory) if it does not fit.
 [[nodiscard]] inline std::size_t checked_product(std::size_t a, std::size_t b, std::string_view where) {
   if (const std::optional<std::size_t> n = detail::checked_mul(a, b)) return *n;
-  fail(errc::out_of_memory, where, "expected a size that memory can have, got " + std::to_string(a) + " x " + std::to_string(b));
+  fail(errc::out_of_memory, where, {"expected a size that memory can have, got ", a, " x ", b});
 }
 
 }  // namespace quena::inline v0

@@ -59,8 +59,7 @@ inline constexpr dtype_layout dtype_table[n_dtypes] = {
 [[nodiscard]] inline std::size_t n_bytes(dtype d, std::size_t n_elements) {
   const std::optional<std::size_t> n = checked_n_bytes(d, n_elements);
   if (!n)
-    fail(errc::invalid_argument, "dtype", "expected a multiple of " + std::to_string(block_elements(d)) + " elements of " +
-                                              std::string(dtype_name(d)) + " that fits in memory, got " + std::to_string(n_elements));
+    fail(errc::invalid_argument, "dtype", {"expected a multiple of ", block_elements(d), " elements of ", dtype_name(d), " that fits in memory, got ", n_elements});
   return *n;
 }
 

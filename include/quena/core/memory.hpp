@@ -28,7 +28,7 @@ class aligned_buffer {
     const std::size_t align = n_bytes >= huge_page ? huge_page : alignment;
     if (n_bytes <= (std::numeric_limits<std::size_t>::max)() - align)
       data_ = static_cast<std::byte*>(::operator new((n_bytes + align - 1) / align * align, std::align_val_t{align}, std::nothrow));
-    if (data_ == nullptr) fail(errc::out_of_memory, "memory", "expected to allocate " + std::to_string(n_bytes) + " bytes, got none");
+    if (data_ == nullptr) fail(errc::out_of_memory, "memory", {"expected to allocate ", n_bytes, " bytes, got none"});
 #if defined(__linux__)
     if (align == huge_page) ::madvise(data_, n_bytes, MADV_HUGEPAGE);  // best effort: a refusal changes speed only
 #endif

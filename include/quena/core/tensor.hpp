@@ -109,7 +109,7 @@ class tensor_view {
     const shape_type at{static_cast<std::size_t>(index)...};
     for (std::size_t d = 0; d < Rank; ++d)
       if (at[d] >= extent(d))
-        fail(errc::invalid_argument, "tensor", "expected an index inside " + detail::shape_text(shape_) + ", got " + detail::shape_text(at));
+        fail(errc::invalid_argument, "tensor", {"expected an index inside ", detail::shape_text(shape_), ", got ", detail::shape_text(at)});
     return data_[offset(at)];
   }
   /// The i-th element (rank 1) or the i-th sub-view (rank - 1).
@@ -128,8 +128,7 @@ class tensor_view {
   /// Elements [begin, begin + count) of dimension d; the rest as it is.
   [[nodiscard]] constexpr tensor_view<T, Rank> slice(std::size_t d, std::size_t begin, std::size_t count) const {
     if (d >= Rank || begin > extent(d) || count > extent(d) - begin)
-      fail(errc::invalid_argument, "tensor", "expected a slice inside " + detail::shape_text(shape_) + ", got [" + std::to_string(begin) +
-           ", +" + std::to_string(count) + ") of dimension " + std::to_string(d));
+      fail(errc::invalid_argument, "tensor", {"expected a slice inside ", detail::shape_text(shape_), ", got [", begin, ", +", count, ") of dimension ", d});
     shape_type shape = shape_;
     shape[d] = count;
     return {data_ + static_cast<std::ptrdiff_t>(begin) * strides_[d], shape, strides_};
@@ -144,13 +143,12 @@ class tensor_view {
     std::size_t n = 1;
     for (const std::size_t e : shape) n *= e;
     if (!is_contiguous() || n != size())
-      fail(errc::invalid_argument, "tensor", "expected a contiguous view of " + std::to_string(n) + " elements, got " +
-           detail::shape_text(shape_) + (is_contiguous() ? "" : " with strides"));
+      fail(errc::invalid_argument, "tensor", {"expected a contiguous view of ", n, " elements, got ", detail::shape_text(shape_), (is_contiguous() ? "" : " with strides")});
     return {data_, shape};
   }
   /// All elements, row-major.
   [[nodiscard]] constexpr std::span<T> span() const {
-    if (!is_contiguous()) fail(errc::invalid_argument, "tensor", "expected a contiguous view, got strides in " + detail::shape_text(shape_));
+    if (!is_contiguous()) fail(errc::invalid_argument, "tensor", {"expected a contiguous view, got strides in ", detail::shape_text(shape_)});
     return {data_, size()};
   }
 
@@ -165,8 +163,7 @@ class tensor_view {
       constexpr shape_type fixed{Static...};
       for (std::size_t d = 0; d < Rank; ++d)
         if (fixed[d] != dynamic_extent && fixed[d] != shape_[d])
-          fail(errc::invalid_argument, "tensor", "expected extent " + std::to_string(fixed[d]) + " in dimension " + std::to_string(d) +
-               ", got " + detail::shape_text(shape_));
+          fail(errc::invalid_argument, "tensor", {"expected extent ", fixed[d], " in dimension ", d, ", got ", detail::shape_text(shape_)});
     }
   }
 

@@ -48,9 +48,9 @@ template <backend B, backend R = B>
 perplexity_result perplexity(session<B>& model, std::span<const token_id> ids, const perplexity_options& o = {}, session<R>* reference = nullptr) {
   const std::size_t vocab_size = model.model().config().vocab_size;
   if (ids.size() < 2 || o.window < 2)
-    fail(errc::invalid_argument, "perplexity", "expected at least two ids and a window of at least 2, got " + std::to_string(ids.size()) + " and " + std::to_string(o.window));
+    fail(errc::invalid_argument, "perplexity", {"expected at least two ids and a window of at least 2, got ", ids.size(), " and ", o.window});
   if (reference != nullptr && reference->model().config().vocab_size != vocab_size)
-    fail(errc::invalid_argument, "perplexity", "expected a reference model with " + std::to_string(vocab_size) + " tokens, got " + std::to_string(reference->model().config().vocab_size));
+    fail(errc::invalid_argument, "perplexity", {"expected a reference model with ", vocab_size, " tokens, got ", reference->model().config().vocab_size});
 
   perplexity_result r;
   double nll = 0, kl = 0;

@@ -21,6 +21,7 @@
 #include "json.hpp"
 #include "mapped_file.hpp"
 #include "safetensors.hpp"
+#include "sort_by_name.hpp"
 
 namespace quena::inline v0 {
 
@@ -65,7 +66,7 @@ class checkpoint {
     if (kind_of_path(join_path(path, "config.json")) == path_kind::absent && kind_of_path(join_path(path, "tokenizer.json")) == path_kind::absent) {
       const std::vector<std::string> files = names_in_folder(path, ".gguf");
       if (files.size() == 1) return from_gguf(path, gguf_file::open(join_path(path, files[0])), options);
-      if (files.size() > 1) fail(errc::io, "load", "expected one model, got " + std::to_string(files.size()) + " .gguf files: name one of them", path);
+      if (files.size() > 1) fail(errc::io, "load", {"expected one model, got ", files.size(), " .gguf files: name one of them"}, path);
     }
     checkpoint c;
     c.path_ = path;
@@ -85,7 +86,7 @@ class checkpoint {
     checkpoint c;
     c.path_ = name;
     for (const memory_file& f : files)
-      if (!c.in_memory_.emplace(std::string(f.name), f.bytes).second) fail(errc::invalid_argument, "load", "expected each file once, got " + detail::shortened(f.name) + " twice", name);
+      if (!c.in_memory_.emplace(std::string(f.name), f.bytes).second) fail(errc::invalid_argument, "load", {"expected each file once, got ", detail::shortened(f.name), " twice"}, name);
     c.read_folder(options);
     return c;
   }
@@ -115,7 +116,7 @@ class checkpoint {
     std::optional<folder_file> f = open_file(name);
     if (!f) return std::nullopt;
     if (f->bytes.size() > most)
-      fail(errc::malformed, "load", "expected a text file of at most " + std::to_string(most) + " bytes, got " + std::to_string(f->bytes.size()), file_path(name));
+      fail(errc::malformed, "load", {"expected a text file of at most ", most, " bytes, got ", f->bytes.size()}, file_path(name));
     return std::string(reinterpret_cast<const char*>(f->bytes.data()), f->bytes.size());
   }
 
@@ -153,9 +154,9 @@ class checkpoint {
   void list_gguf_tensors() {
     const gguf_file& g = *gguf_;
     if (const std::string_view arch = g.get_string("general.architecture"); arch != "llama")
-      fail(errc::unsupported, "load", "general.architecture: expected llama, got " + detail::shortened(arch), g.file());
+      fail(errc::unsupported, "load", {"general.architecture: expected llama, got ", detail::shortened(arch)}, g.file());
     if (const auto parts = g.find_u64("split.count"); parts && *parts > 1)
-      fail(errc::unsupported, "load", "expected a whole model, got one of " + std::to_string(*parts) + " parts: join them with llama-gguf-split --merge", g.file());
+      fail(errc::unsupported, "load", {"expected a whole model, got one of ", *parts, " parts: join them with llama-gguf-split --merge"}, g.file());
     const std::uint64_t n_heads = g.get_u64("llama.attention.head_count");
     if (n_heads == 0) fail(errc::malformed, "load", "llama.attention.head_count: expected at least 1, got 0", g.file());
     const std::uint64_t head_dim = g.find_u64("llama.attention.key_length").value_or(g.get_u64("llama.embedding_length") / n_heads);
@@ -214,21 +215,21 @@ class checkpoint {
 
     std::map<std::string, std::size_t, std::less<>> shards;  // name -> place in shards_
     for (const auto& [tensor, shard] : map->items()) {
-      if (!shard.is_string()) fail(errc::malformed, "load", "weight_map." + detail::shortened(tensor) + ": expected a file name", file);
+      if (!shard.is_string()) fail(errc::malformed, "load", {"weight_map.", detail::shortened(tensor), ": expected a file name"}, file);
       shards.emplace(shard.get_ref<const std::string&>(), 0);
     }
     for (auto& [name, place] : shards) {
       check_shard_name(name, file);
       if (on_disk_ && !options.allow_symlinks) check_shard_link(name, file);
       std::optional<folder_file> f = open_file(name);
-      if (!f) fail(errc::io, "load", "expected the shard " + detail::shortened(name) + ", which is absent", file);
+      if (!f) fail(errc::io, "load", {"expected the shard ", detail::shortened(name), ", which is absent"}, file);
       place = shards_.size();
       add_shard(name, std::move(*f));
     }
     for (const auto& [tensor, shard] : map->items()) {
       const std::string& name = shard.get_ref<const std::string&>();
       if (shards_[shards.find(name)->second].find(tensor) == nullptr)
-        fail(errc::malformed, "load", detail::shortened(tensor) + ": expected in " + detail::shortened(name) + ", which has no such tensor", file);
+        fail(errc::malformed, "load", {detail::shortened(tensor), ": expected in ", detail::shortened(name), ", which has no such tensor"}, file);
     }
   }
 
@@ -237,7 +238,7 @@ class checkpoint {
     constexpr std::string_view suffix = ".safetensors";
     const bool plain = name.size() > suffix.size() && name.ends_with(suffix) && name.front() != '.' && name.size() <= 255 &&
                        std::none_of(name.begin(), name.end(), [](char c) { return c == '/' || c == '\\' || c == ':' || static_cast<unsigned char>(c) < 0x20; });
-    if (!plain) fail(errc::malformed, "load", "expected shard names like model-00001-of-00002.safetensors, got '" + detail::shortened(name) + "'", file);
+    if (!plain) fail(errc::malformed, "load", {"expected shard names like model-00001-of-00002.safetensors, got '", detail::shortened(name), "'"}, file);
   }
 
   /// A link may lead to another place in the folder, or to the blobs folder of a Hugging Face cache (…/snapshots/<revision> beside
@@ -249,7 +250,7 @@ class checkpoint {
     const std::string_view holder = parent(shard), folder = parent(beside), snapshots = parent(folder);
     if (!shard.empty() && holder == folder) return;
     if (!shard.empty() && snapshots.ends_with("/snapshots") && holder == join_path(parent(snapshots), "blobs")) return;
-    fail(errc::malformed, "load", "expected the shard " + detail::shortened(name) + " in the folder, got a link that leads out of it (allow_symlinks permits that)", file);
+    fail(errc::malformed, "load", {"expected the shard ", detail::shortened(name), " in the folder, got a link that leads out of it (allow_symlinks permits that)"}, file);
   }
 
   void add_shard(std::string_view name, folder_file f) {
@@ -259,10 +260,10 @@ class checkpoint {
   }
 
   void sort_tensors() {
-    std::sort(tensors_.begin(), tensors_.end(), [](const checkpoint_tensor& a, const checkpoint_tensor& b) { return a.name < b.name; });
+    detail::sort_by_name(tensors_, [](const checkpoint_tensor& t) { return std::string_view(t.name); });
     for (std::size_t i = 1; i < tensors_.size(); ++i)
       if (tensors_[i].name == tensors_[i - 1].name)
-        fail(errc::malformed, "load", detail::shortened(tensors_[i].name) + ": expected once, got it in " + tensors_[i - 1].file + " and in " + tensors_[i].file, path_);
+        fail(errc::malformed, "load", {detail::shortened(tensors_[i].name), ": expected once, got it in ", tensors_[i - 1].file, " and in ", tensors_[i].file}, path_);
   }
 
   std::string path_;

@@ -146,7 +146,7 @@ inline std::string resolved(const std::string& path) {
   const std::intptr_t search = _wfindfirst64(detail::widen(join_path(folder, "*")).c_str(), &entry);
   if (search == -1) {
     if (errno == ENOENT) return names;
-    fail(errc::io, "load", "expected a readable folder: " + detail::system_message(errno), folder);
+    fail(errc::io, "load", {"expected a readable folder: ", detail::system_message(errno)}, folder);
   }
   do {
     if (std::string name = detail::narrow(entry.name); std::string_view(name).ends_with(suffix)) names.push_back(std::move(name));
@@ -154,7 +154,7 @@ inline std::string resolved(const std::string& path) {
   _findclose(search);
 #else
   DIR* dir = ::opendir(std::string(folder).c_str());
-  if (dir == nullptr) fail(errc::io, "load", "expected a readable folder: " + detail::system_message(errno), folder);
+  if (dir == nullptr) fail(errc::io, "load", {"expected a readable folder: ", detail::system_message(errno)}, folder);
   struct closer {
     DIR* d;
     ~closer() { ::closedir(d); }

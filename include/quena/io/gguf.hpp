@@ -25,6 +25,7 @@
 #include "../core/dtype.hpp"
 #include "../core/error.hpp"
 #include "mapped_file.hpp"
+#include "sort_by_name.hpp"
 
 namespace quena::inline v0 {
 
@@ -205,7 +206,7 @@ class gguf_file {
     for (std::size_t i = 0; i < out.size(); ++i) {
       const auto x = read_i64(v, v.bytes.data() + step * i);
       if (!x || *x < (std::numeric_limits<std::int32_t>::min)() || *x > (std::numeric_limits<std::int32_t>::max)())
-        wrong(v, "element " + std::to_string(i) + ": expected a 32-bit integer, got a larger one");
+        wrong(v, {"element ", i, ": expected a 32-bit integer, got a larger one"});
       out[i] = static_cast<std::int32_t>(*x);
     }
     return out;
@@ -214,21 +215,21 @@ class gguf_file {
  private:
   gguf_file(std::span<const std::byte> bytes, std::string file) : bytes_(bytes), file_(std::move(file)) { parse(); }
 
-  [[noreturn]] void broken(std::string_view message, errc code = errc::malformed) const { fail(code, "gguf", message, file_); }
-  [[noreturn]] void wrong(const gguf_value& v, std::string_view message) const {
-    broken(detail::shortened(v.key) + ": " + std::string(message));
+  [[noreturn]] void broken(const error_message& message, errc code = errc::malformed) const { fail(code, "gguf", message, file_); }
+  [[noreturn]] void wrong(const gguf_value& v, const error_message& message) const {
+    broken({detail::shortened(v.key), ": ", message});
   }
-  [[noreturn]] void wrong_type(const gguf_value& v, std::string_view wanted) const {
+  [[noreturn]] void wrong_type(const gguf_value& v, const error_message& wanted) const {
     std::string got(gguf_type_name(v.type));
     if (v.type == gguf_type::array) got.append(" of ").append(gguf_type_name(v.element));
-    wrong(v, "expected " + std::string(wanted) + ", got " + got);
+    wrong(v, {"expected ", wanted, ", got ", got});
   }
 
   // ---- values
 
   const gguf_value& need(std::string_view key) const {
     const gguf_value* v = find(key);
-    if (v == nullptr) broken("expected the key " + detail::shortened(key) + ", which is absent");
+    if (v == nullptr) broken({"expected the key ", detail::shortened(key), ", which is absent"});
     return *v;
   }
 
@@ -271,7 +272,7 @@ class gguf_file {
   std::uint64_t as_u64(const gguf_value& v) const {
     if (v.type == gguf_type::u64) return detail::load_le<std::uint64_t>(v.bytes.data());
     const std::int64_t x = as_i64(v);
-    if (x < 0) wrong(v, "expected an integer that is not negative, got " + std::to_string(x));
+    if (x < 0) wrong(v, {"expected an integer that is not negative, got ", x});
     return static_cast<std::uint64_t>(x);
   }
 
@@ -295,8 +296,7 @@ class gguf_file {
   // ---- parsing: at_ never passes the end
 
   const std::byte* take(std::uint64_t n, std::string_view what) {
-    if (n > bytes_.size() - at_) broken("the file ends inside " + std::string(what) + ": expected " + std::to_string(n) + " bytes at byte " +
-                                        std::to_string(at_) + ", got " + std::to_string(bytes_.size() - at_));
+    if (n > bytes_.size() - at_) broken({"the file ends inside ", what, ": expected ", n, " bytes at byte ", at_, ", got ", bytes_.size() - at_});
     const std::byte* p = bytes_.data() + at_;
     at_ += static_cast<std::size_t>(n);
     return p;
@@ -314,7 +314,7 @@ class gguf_file {
   /// A count of things that take at least `least` bytes each: what cannot fit is refused before anything is done for it.
   std::uint64_t counted(std::uint64_t n, std::size_t least, std::string_view what) const {
     const std::size_t most = (bytes_.size() - at_) / least;
-    if (n > most) broken("expected at most " + std::to_string(most) + " " + std::string(what) + " in the rest of the file, got " + std::to_string(n));
+    if (n > most) broken({"expected at most ", most, " ", what, " in the rest of the file, got ", n});
     return n;
   }
 
@@ -324,13 +324,13 @@ class gguf_file {
     at_ = 4;
     version_ = number<std::uint32_t>("the header");
     if ((version_ & 0xffffu) == 0 && version_ != 0) broken("expected a little-endian file, got a big-endian one", errc::unsupported);
-    if (version_ != 2 && version_ != 3) broken("expected GGUF version 2 or 3, got " + std::to_string(version_), errc::unsupported);
+    if (version_ != 2 && version_ != 3) broken({"expected GGUF version 2 or 3, got ", version_}, errc::unsupported);
     const auto n_tensors = number<std::uint64_t>("the header");
     const auto n_values = number<std::uint64_t>("the header");
 
     counted(n_values, 8 + 4 + 1, "metadata entries");
     for (std::uint64_t i = 0; i < n_values; ++i) values_.push_back(parse_value());
-    std::sort(values_.begin(), values_.end(), [](const gguf_value& a, const gguf_value& b) { return a.key < b.key; });
+    detail::sort_by_name(values_, [](const gguf_value& v) { return v.key; });
     for (std::size_t i = 1; i < values_.size(); ++i)
       if (values_[i].key == values_[i - 1].key) wrong(values_[i], "expected each key once, got it twice");
     parse_alignment();
@@ -361,7 +361,7 @@ class gguf_file {
       v.bytes = std::as_bytes(std::span(s.data(), s.size()));
     } else {
       const std::size_t each = detail::gguf_scalar_bytes(v.element);
-      if (each == 0) wrong(v, "expected a value of a known type, got type " + std::to_string(static_cast<std::uint32_t>(v.element)));
+      if (each == 0) wrong(v, {"expected a value of a known type, got type ", static_cast<std::uint32_t>(v.element)});
       counted(v.count, each, "array elements");
       v.bytes = {take(v.count * each, where), static_cast<std::size_t>(v.count) * each};
     }
@@ -373,7 +373,7 @@ class gguf_file {
     if (v == nullptr) return;
     if (v->type != gguf_type::u32) wrong_type(*v, "a u32");
     const auto n = detail::load_le<std::uint32_t>(v->bytes.data());
-    if (n < 8 || n > (1u << 20) || !std::has_single_bit(n)) wrong(*v, "expected a power of two from 8 to 1048576, got " + std::to_string(n));
+    if (n < 8 || n > (1u << 20) || !std::has_single_bit(n)) wrong(*v, {"expected a power of two from 8 to 1048576, got ", n});
     alignment_ = n;
   }
 
@@ -383,11 +383,11 @@ class gguf_file {
     t.name = string("a tensor's name");
     const std::string name = detail::shortened(t.name);
     const auto rank = number<std::uint32_t>(name);
-    if (rank > 4) broken(name + ": expected at most 4 dimensions, got " + std::to_string(rank));
+    if (rank > 4) broken({name, ": expected at most 4 dimensions, got ", rank});
     std::optional<std::size_t> n = 1;
     for (std::uint32_t d = 0; d < rank; ++d) {
       const auto dim = number<std::uint64_t>(name);
-      if (dim > (std::numeric_limits<std::size_t>::max)()) broken(name + ": a dimension is too large: " + std::to_string(dim));
+      if (dim > (std::numeric_limits<std::size_t>::max)()) broken({name, ": a dimension is too large: ", dim});
       t.dims.push_back(static_cast<std::size_t>(dim));
       if (n) n = detail::checked_mul(*n, t.dims.back());
     }
@@ -396,18 +396,17 @@ class gguf_file {
     const std::optional<dtype> type = detail::gguf_dtype(id);
     if (!type) {
       const std::string_view foreign = detail::gguf_foreign_dtype(id);
-      broken(name + ": expected a tensor type that this library reads, got " + (foreign.empty() ? "number " + std::to_string(id) : std::string(foreign)),
+      broken({name, ": expected a tensor type that this library reads, got ", (foreign.empty() ? "number " + std::to_string(id) : std::string(foreign))},
              foreign.empty() ? errc::malformed : errc::unsupported);
     }
     t.type = *type;
     const std::size_t row = t.dims.empty() ? 1 : t.dims[0];
     if (row % block_elements(*type) != 0)
-      broken(name + ": expected rows of a multiple of " + std::to_string(block_elements(*type)) + " elements for " + std::string(dtype_name(*type)) +
-             ", got " + std::to_string(row));
+      broken({name, ": expected rows of a multiple of ", block_elements(*type), " elements for ", dtype_name(*type), ", got ", row});
     const std::optional<std::size_t> size = n ? checked_n_bytes(*type, *n) : std::nullopt;
-    if (!size || *size > bytes_.size()) broken(name + ": the dimensions need more bytes than the file has");
+    if (!size || *size > bytes_.size()) broken({name, ": the dimensions need more bytes than the file has"});
     if (offset % alignment_ != 0)
-      broken(name + ": expected an offset that is a multiple of " + std::to_string(alignment_) + ", got " + std::to_string(offset));
+      broken({name, ": expected an offset that is a multiple of ", alignment_, ", got ", offset});
     t.data = {bytes_.data(), *size};
     tensors_.push_back(std::move(t));
     return offset;
@@ -421,17 +420,16 @@ class gguf_file {
       gguf_tensor& t = tensors_[i];
       const std::size_t size = t.data.size();
       if (offsets[i] > room || size > room - offsets[i])
-        broken(detail::shortened(t.name) + ": expected " + std::to_string(size) + " bytes at " + std::to_string(offsets[i]) +
-               " in the data, which has " + std::to_string(room));
+        broken({detail::shortened(t.name), ": expected ", size, " bytes at ", offsets[i], " in the data, which has ", room});
       t.data = bytes_.subspan(start + static_cast<std::size_t>(offsets[i]), size);
       if (size != 0) ranges.emplace_back(offsets[i], offsets[i] + size);
     }
     std::sort(ranges.begin(), ranges.end());
     for (std::size_t i = 1; i < ranges.size(); ++i)
-      if (ranges[i].first < ranges[i - 1].second) broken("two tensors overlap at byte " + std::to_string(ranges[i].first) + " of the data");
-    std::sort(tensors_.begin(), tensors_.end(), [](const gguf_tensor& a, const gguf_tensor& b) { return a.name < b.name; });
+      if (ranges[i].first < ranges[i - 1].second) broken({"two tensors overlap at byte ", ranges[i].first, " of the data"});
+    detail::sort_by_name(tensors_, [](const gguf_tensor& t) { return t.name; });
     for (std::size_t i = 1; i < tensors_.size(); ++i)
-      if (tensors_[i].name == tensors_[i - 1].name) broken("expected each tensor once, got " + detail::shortened(tensors_[i].name) + " twice");
+      if (tensors_[i].name == tensors_[i - 1].name) broken({"expected each tensor once, got ", detail::shortened(tensors_[i].name), " twice"});
   }
 
   std::span<const std::byte> bytes_;

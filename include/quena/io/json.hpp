@@ -166,7 +166,9 @@ template <class Sink>
 void read_json(std::string_view text, Sink& sink, std::string_view where, std::string_view file = {}, json_limits limits = {}) {
   detail::json_events_to<Sink> events(sink);
   detail::json_guard guard(events, limits, where, file);
-  json::sax_parse(text.data(), text.data() + text.size(), &guard);
+  // json::sax_parse would compile nlohmann's readers of four binary formats as well.
+  auto input = nlohmann::detail::input_adapter(text.data(), text.data() + text.size());
+  nlohmann::detail::parser<json, decltype(input)>(std::move(input)).sax_parse(&guard, true);
 }
 
 /// Parses a whole JSON text. `where` and `file` go into error messages.

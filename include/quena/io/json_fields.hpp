@@ -54,7 +54,7 @@ class json_fields {
     const json* v = find(key);
     if (v == nullptr) return std::nullopt;
     const std::optional<std::uint64_t> n = detail::unsigned_value(*v);
-    if (!n || *n < least || *n > most) wrong(key, "an integer from " + std::to_string(least) + " to " + std::to_string(most), *v);
+    if (!n || *n < least || *n > most) wrong(key, {"an integer from ", least, " to ", most}, *v);
     return n;
   }
   [[nodiscard]] std::uint64_t need_integer(std::string_view key, std::uint64_t least, std::uint64_t most) const { return need(key, integer(key, least, most), "an integer"); }
@@ -70,13 +70,13 @@ class json_fields {
   [[nodiscard]] std::optional<double> positive(std::string_view key, double most = (std::numeric_limits<double>::max)()) const {
     const std::optional<double> x = number(key);
     if (x && !(*x > 0 && *x <= most))
-      wrong(key, most == (std::numeric_limits<double>::max)() ? std::string("a number above 0") : "a number above 0 and up to " + json(most).dump(), *find(key));
+      wrong(key, {"a number above 0", (most == (std::numeric_limits<double>::max)() ? std::string() : " and up to " + json(most).dump())}, *find(key));
     return x;
   }
   /// A number in [least, most].
   [[nodiscard]] std::optional<double> number(std::string_view key, double least, double most) const {
     const std::optional<double> x = number(key);
-    if (x && !(*x >= least && *x <= most)) wrong(key, "a number from " + json(least).dump() + " to " + json(most).dump(), *find(key));
+    if (x && !(*x >= least && *x <= most)) wrong(key, {"a number from ", json(least).dump(), " to ", json(most).dump()}, *find(key));
     return x;
   }
 
@@ -101,7 +101,7 @@ class json_fields {
     if (v == nullptr) return ids;
     const auto add = [&](const json& id) {
       const std::optional<std::uint64_t> n = detail::unsigned_value(id);
-      if (!n || *n >= end) wrong(key, "token ids (integers from 0 to " + std::to_string(end - 1) + ")", id);
+      if (!n || *n >= end) wrong(key, {"token ids (integers from 0 to ", end - 1, ")"}, id);
       ids.push_back(static_cast<std::int32_t>(*n));
     };
     if (!v->is_array()) return add(*v), ids;
@@ -111,14 +111,14 @@ class json_fields {
 
   /// The value, or an error that says that the field is absent.
   template <class T>
-  [[nodiscard]] T need(std::string_view key, const std::optional<T>& value, std::string_view wanted) const {
-    if (!value) fail(errc::malformed, where_, prefix_ + std::string(key) + ": expected " + std::string(wanted) + ", but it is absent", file_);
+  [[nodiscard]] T need(std::string_view key, const std::optional<T>& value, const error_message& wanted) const {
+    if (!value) fail(errc::malformed, where_, {prefix_, key, ": expected ", wanted, ", but it is absent"}, file_);
     return *value;
   }
 
-  [[noreturn]] void wrong(std::string_view key, std::string_view wanted, const json& got, errc code = errc::malformed) const {
+  [[noreturn]] void wrong(std::string_view key, const error_message& wanted, const json& got, errc code = errc::malformed) const {
     const std::string name = prefix_ + std::string(key);
-    fail(code, where_, (name.empty() ? "" : name + ": ") + "expected " + std::string(wanted) + ", got " + detail::described(got), file_);
+    fail(code, where_, {(name.empty() ? "" : name + ": "), "expected ", wanted, ", got ", detail::described(got)}, file_);
   }
 
   [[nodiscard]] std::string_view file() const noexcept { return file_; }

@@ -59,7 +59,7 @@ class mapped_file {
     if (fd < 0) {
       const int code = errno;  // Windows says "permission denied" of a folder
       if (kind_of_path(path) == path_kind::folder) fail(errc::io, "load", "expected a file, got a folder", path);
-      fail(errc::io, "load", "cannot open: " + detail::system_message(code), path);
+      fail(errc::io, "load", {"cannot open: ", detail::system_message(code)}, path);
     }
     struct closer {
       int fd;
@@ -67,7 +67,7 @@ class mapped_file {
     } closing{fd};
 
     detail::native_stat s;
-    if (detail::stat_handle(fd, s) != 0) fail(errc::io, "load", "cannot read the size: " + detail::system_message(errno), path);
+    if (detail::stat_handle(fd, s) != 0) fail(errc::io, "load", {"cannot read the size: ", detail::system_message(errno)}, path);
     if (detail::is_folder(s)) fail(errc::io, "load", "expected a file, got a folder", path);
     if (!detail::is_plain_file(s)) fail(errc::io, "load", "expected a plain file, got a device, pipe or socket", path);
     const auto size = static_cast<std::uint64_t>(s.st_size);
@@ -104,10 +104,10 @@ class mapped_file {
     if (mapping == nullptr) fail(errc::io, "load", "cannot map the file", path_);
     void* const base = MapViewOfFile(mapping, map_read, 0, 0, size);
     CloseHandle(mapping);  // the view keeps it alive
-    if (base == nullptr) fail(errc::io, "load", "cannot map " + std::to_string(size) + " bytes", path_);
+    if (base == nullptr) fail(errc::io, "load", {"cannot map ", size, " bytes"}, path_);
 #else
     void* const base = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (base == MAP_FAILED) fail(errc::io, "load", "cannot map " + std::to_string(size) + " bytes: " + detail::system_message(errno), path_);
+    if (base == MAP_FAILED) fail(errc::io, "load", {"cannot map ", size, " bytes: ", detail::system_message(errno)}, path_);
 #endif
     bytes_ = {static_cast<const std::byte*>(base), size};
   }

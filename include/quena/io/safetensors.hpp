@@ -20,6 +20,7 @@
 #include "../core/error.hpp"
 #include "json.hpp"
 #include "mapped_file.hpp"
+#include "sort_by_name.hpp"
 
 namespace quena::inline v0 {
 
@@ -97,7 +98,7 @@ class safetensors_header {
     } else if (k == "data_offsets") {
       field(4, state::offsets_key);
     } else {
-      broken("expected dtype, shape or data_offsets, got '" + shortened(k) + "'");
+      broken({"expected dtype, shape or data_offsets, got '", shortened(k), "'"});
     }
   }
   void string(std::string& s) {
@@ -108,7 +109,7 @@ class safetensors_header {
     if (state_ != state::dtype_key) wrong("a string");
     const std::optional<dtype> d = safetensors_dtype(s);
     if (!d)
-      broken("expected a dtype of F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL, got '" + shortened(s) + "'",
+      broken({"expected a dtype of F64 F32 F16 BF16 I64 I32 I16 I8 U64 U32 U16 U8 BOOL, got '", shortened(s), "'"},
              s.starts_with("F8") || s.starts_with("F4") || s.starts_with("F6") ? errc::unsupported : errc::malformed);
     records.back().type = *d;
     to(state::tensor);
@@ -116,7 +117,7 @@ class safetensors_header {
   void number_unsigned(std::uint64_t v) {
     if (state_ == state::shape) {
       if (records.back().shape.size() == 8) broken("expected at most 8 dimensions, got more");
-      if (v > (std::numeric_limits<std::size_t>::max)()) broken("a dimension is too large: " + std::to_string(v));
+      if (v > (std::numeric_limits<std::size_t>::max)()) broken({"a dimension is too large: ", v});
       records.back().shape.push_back(static_cast<std::size_t>(v));
     } else if (state_ == state::offsets && n_offsets_ < 2) {
       (n_offsets_++ == 0 ? records.back().begin : records.back().end) = v;
@@ -129,9 +130,9 @@ class safetensors_header {
   void boolean(bool) { wrong("a bool"); }
   void null() { wrong("null"); }
 
-  [[noreturn]] void broken(std::string_view message, errc code = errc::malformed) const {
+  [[noreturn]] void broken(const error_message& message, errc code = errc::malformed) const {
     const bool in_tensor = !is_metadata_ && !records.empty() && state_ > state::top;
-    fail(code, "safetensors", (in_tensor ? shortened(records.back().name) + ": " : std::string()) + std::string(message), file_);
+    fail(code, "safetensors", {(in_tensor ? shortened(records.back().name) + ": " : std::string()), message}, file_);
   }
 
  private:
@@ -146,7 +147,7 @@ class safetensors_header {
   [[noreturn]] void wrong(std::string_view got) const {
     static constexpr std::string_view wanted[] = {"an object", "nothing more", "a tensor's name", "an object", "a string", "a string", "a field",
                                                   "a string for dtype", "an array for shape", "dimensions (integers >= 0)", "an array for data_offsets", "two integers >= 0"};
-    broken("expected " + std::string(wanted[static_cast<std::size_t>(state_)]) + ", got " + std::string(got));
+    broken({"expected ", wanted[static_cast<std::size_t>(state_)], ", got ", got});
   }
 
   std::string_view file_;
@@ -190,14 +191,14 @@ class safetensors_file {
  private:
   safetensors_file(std::span<const std::byte> bytes, std::string file) : file_(std::move(file)) { parse(bytes); }
 
-  [[noreturn]] void broken(std::string_view message) const { fail(errc::malformed, "safetensors", message, file_); }
+  [[noreturn]] void broken(const error_message& message) const { fail(errc::malformed, "safetensors", message, file_); }
 
   void parse(std::span<const std::byte> bytes) {
-    if (bytes.size() < 8) broken("expected 8 bytes of header length, got a file of " + std::to_string(bytes.size()));
+    if (bytes.size() < 8) broken({"expected 8 bytes of header length, got a file of ", bytes.size()});
     std::uint64_t n = 0;
     for (std::size_t i = 8; i-- > 0;) n = n << 8 | std::to_integer<std::uint64_t>(bytes[i]);
-    if (n > max_header_bytes) broken("expected a header of at most " + std::to_string(max_header_bytes) + " bytes, got " + std::to_string(n));
-    if (n > bytes.size() - 8) broken("the file ends inside the header: expected " + std::to_string(n) + " bytes of it, got " + std::to_string(bytes.size() - 8));
+    if (n > max_header_bytes) broken({"expected a header of at most ", max_header_bytes, " bytes, got ", n});
+    if (n > bytes.size() - 8) broken({"the file ends inside the header: expected ", n, " bytes of it, got ", bytes.size() - 8});
     const std::span<const std::byte> header_bytes = bytes.subspan(8, static_cast<std::size_t>(n)), data = bytes.subspan(8 + static_cast<std::size_t>(n));
     const std::string_view text(reinterpret_cast<const char*>(header_bytes.data()), header_bytes.size());
     if (text.empty() || text.front() != '{') broken("expected a header that begins with '{'");
@@ -207,30 +208,30 @@ class safetensors_file {
     metadata_ = std::move(header.metadata);
 
     std::vector<detail::safetensors_record>& records = header.records;
-    std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+    detail::sort_by_name(records, [](const auto& r) { return std::string_view(r.name); });
     for (std::size_t i = 1; i < records.size(); ++i)
-      if (records[i].name == records[i - 1].name) broken("expected each tensor once, got " + detail::shortened(records[i].name) + " twice");
+      if (records[i].name == records[i - 1].name) broken({"expected each tensor once, got ", detail::shortened(records[i].name), " twice"});
     std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
     std::uint64_t covered = 0;
     for (detail::safetensors_record& r : records) {
       const std::string name = detail::shortened(r.name);
       const std::string range = std::to_string(r.begin) + " to " + std::to_string(r.end);
-      if (r.end < r.begin) broken(name + ": data_offsets run backwards, from " + range);
-      if (r.end > data.size()) broken(name + ": expected data_offsets up to " + std::to_string(data.size()) + ", where the file ends, got " + range);
+      if (r.end < r.begin) broken({name, ": data_offsets run backwards, from ", range});
+      if (r.end > data.size()) broken({name, ": expected data_offsets up to ", data.size(), ", where the file ends, got ", range});
       if (r.begin != covered)
-        broken(name + ": expected data from byte " + std::to_string(covered) + " on, got " + range + (r.begin < covered ? " (an overlap)" : " (a hole)"));
+        broken({name, ": expected data from byte ", covered, " on, got ", range, (r.begin < covered ? " (an overlap)" : " (a hole)")});
       covered = r.end;
 
       std::optional<std::size_t> elements = 1;
       for (const std::size_t dim : r.shape) elements = elements ? detail::checked_mul(*elements, dim) : std::nullopt;
       const std::optional<std::size_t> size = elements ? checked_n_bytes(r.type, *elements) : std::nullopt;
       if (!size || *size != r.end - r.begin)
-        broken(name + ": expected " + (size ? std::to_string(*size) : std::string("more")) + " bytes by dtype and shape, got " + std::to_string(r.end - r.begin));
+        broken({name, ": expected ", (size ? std::to_string(*size) : std::string("more")), " bytes by dtype and shape, got ", r.end - r.begin});
       tensors_.push_back({std::move(r.name), r.type, std::move(r.shape), data.subspan(static_cast<std::size_t>(r.begin), *size)});
     }
     if (covered != data.size())
-      broken("expected tensors up to the end of the file, got " + std::to_string(data.size() - covered) + " bytes after the last one");
-    std::sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+      broken({"expected tensors up to the end of the file, got ", data.size() - covered, " bytes after the last one"});
+    detail::sort_by_name(tensors_, [](const auto& t) { return std::string_view(t.name); });
   }
 
   mapped_file mapped_;

@@ -50,32 +50,32 @@ struct config_limits {
 
 /// What both sources have in common. `name` translates our field names into the file's.
 inline void check_config(const llama_config& c, std::string_view file) {
-  const auto bad = [&](const std::string& message) { fail(errc::malformed, "config", message, file); };
+  const auto bad = [&](const error_message& message) { fail(errc::malformed, "config", message, file); };
   if (c.n_heads % c.n_kv_heads != 0)
-    bad("expected a number of heads that is a multiple of the key/value heads, got " + std::to_string(c.n_heads) + " and " + std::to_string(c.n_kv_heads));
+    bad({"expected a number of heads that is a multiple of the key/value heads, got ", c.n_heads, " and ", c.n_kv_heads});
   if (c.head_dim == 0 || c.head_dim % 2 != 0 || c.head_dim > config_limits::head_dim)
-    bad("expected an even head_dim from 2 to " + std::to_string(config_limits::head_dim) + ", got " + std::to_string(c.head_dim));
+    bad({"expected an even head_dim from 2 to ", config_limits::head_dim, ", got ", c.head_dim});
   if (!(c.rms_norm_eps > 0 && c.rms_norm_eps <= 1)) bad("expected an epsilon above 0 and up to 1 in f32");
 
   const rope_config& r = c.rope;
   const auto positive = [&](double x, const char* what) {
-    if (!(x > 0 && x <= 1e12)) bad(std::string("rope: expected ") + what + " above 0 and up to 1e12, got " + json(x).dump());
+    if (!(x > 0 && x <= 1e12)) bad({"rope: expected ", what, " above 0 and up to 1e12, got ", x});
   };
   positive(r.theta, "theta");
   positive(r.factor, "factor");
-  if (r.type == rope_type::yarn && r.theta <= 1) bad("rope: expected theta above 1 for yarn, got " + json(r.theta).dump());
+  if (r.type == rope_type::yarn && r.theta <= 1) bad({"rope: expected theta above 1 for yarn, got ", r.theta});
   if (r.type == rope_type::yarn || r.type == rope_type::llama3) positive(static_cast<double>(r.original_max_position_embeddings), "original_max_position_embeddings");
   if (r.type == rope_type::yarn) {
     positive(r.beta_slow, "beta_slow");
     positive(r.beta_fast, "beta_fast");
-    if (r.beta_fast < r.beta_slow) bad("rope: expected beta_fast of at least beta_slow, got " + json(r.beta_fast).dump() + " and " + json(r.beta_slow).dump());
+    if (r.beta_fast < r.beta_slow) bad({"rope: expected beta_fast of at least beta_slow, got ", r.beta_fast, " and ", r.beta_slow});
     positive(rope_attention_factor(r), "attention_factor");
   }
   if (r.type == rope_type::llama3) {
     positive(r.low_freq_factor, "low_freq_factor");
     positive(r.high_freq_factor, "high_freq_factor");
     if (r.high_freq_factor < r.low_freq_factor)
-      bad("rope: expected high_freq_factor of at least low_freq_factor, got " + json(r.high_freq_factor).dump() + " and " + json(r.low_freq_factor).dump());
+      bad({"rope: expected high_freq_factor of at least low_freq_factor, got ", r.high_freq_factor, " and ", r.low_freq_factor});
   }
   if (r.type == rope_type::dynamic && c.head_dim == 2) bad("rope: expected head_dim above 2 for dynamic");
   (void)inv_freq(r, c.head_dim, c.max_position_embeddings);  // throws where the values together give no finite frequencies
@@ -171,7 +171,7 @@ inline void check_architecture(const json_fields& f) {
     c.head_dim = *head_dim;
   } else {
     if (c.hidden_size % c.n_heads != 0)
-      fail(errc::malformed, "config", "expected a hidden_size that is a multiple of num_attention_heads (or head_dim), got " + std::to_string(c.hidden_size) + " and " + std::to_string(c.n_heads), file);
+      fail(errc::malformed, "config", {"expected a hidden_size that is a multiple of num_attention_heads (or head_dim), got ", c.hidden_size, " and ", c.n_heads}, file);
     c.head_dim = c.hidden_size / c.n_heads;
   }
   c.tie_word_embeddings = f.boolean("tie_word_embeddings").value_or(false);
@@ -190,19 +190,19 @@ namespace detail {
 /// The same from GGUF metadata (keys llama.*) and from which tensors there are.
 inline llama_config gguf_config(const checkpoint& files) {
   const gguf_file& g = files.gguf();
-  const auto bad = [&](const std::string& message, errc code = errc::malformed) { fail(code, "config", message, g.file()); };
+  const auto bad = [&](const error_message& message, errc code = errc::malformed) { fail(code, "config", message, g.file()); };
   using limits = config_limits;
   if (const std::string_view arch = g.get_string("general.architecture"); arch != "llama")
-    bad("general.architecture: expected llama, got " + shortened(arch), errc::unsupported);
+    bad({"general.architecture: expected llama, got ", shortened(arch)}, errc::unsupported);
   const auto integer = [&](std::string_view key, std::uint64_t most, std::optional<std::uint64_t> otherwise = std::nullopt) {
     const std::optional<std::uint64_t> v = g.find_u64(key);
     const std::uint64_t n = v ? *v : otherwise ? *otherwise : g.get_u64(key);
-    if (n < 1 || n > most) bad(std::string(key) + ": expected an integer from 1 to " + std::to_string(most) + ", got " + std::to_string(n));
+    if (n < 1 || n > most) bad({key, ": expected an integer from 1 to ", most, ", got ", n});
     return static_cast<std::size_t>(n);
   };
   if (g.find_u64("llama.expert_count").value_or(0) != 0) bad("llama.expert_count: expected no experts (a dense model), got some", errc::unsupported);
   for (const std::string_view key : {"llama.attention.scale", "llama.embedding_scale", "llama.residual_scale", "llama.logit_scale"})
-    if (const double x = g.find_f64(key).value_or(0); x != 0) bad(std::string(key) + ": expected none, got " + json(x).dump(), errc::unsupported);
+    if (const double x = g.find_f64(key).value_or(0); x != 0) bad({key, ": expected none, got ", x}, errc::unsupported);
 
   llama_config c;
   c.hidden_size = integer("llama.embedding_length", limits::width);
@@ -220,7 +220,7 @@ inline llama_config gguf_config(const checkpoint& files) {
   const checkpoint_tensor* embedding = files.find("model.embed_tokens.weight");
   if (embedding != nullptr && embedding->shape.size() != 2) bad("token_embd.weight: expected a matrix");
   c.vocab_size = integer("llama.vocab_size", limits::vocab, embedding != nullptr ? embedding->shape[0] : n_tokens);
-  if (n_tokens > c.vocab_size) bad("expected at most " + std::to_string(c.vocab_size) + " tokens, one for each row of the embedding, got " + std::to_string(n_tokens));
+  if (n_tokens > c.vocab_size) bad({"expected at most ", c.vocab_size, " tokens, one for each row of the embedding, got ", n_tokens});
 
   c.tie_word_embeddings = files.find("lm_head.weight") == nullptr;
   c.attention_bias = files.find("model.layers.0.self_attn.q_proj.bias") != nullptr;
@@ -229,7 +229,7 @@ inline llama_config gguf_config(const checkpoint& files) {
   const auto token = [&](std::string_view key) -> std::optional<std::int32_t> {
     const std::optional<std::uint64_t> id = g.find_u64(key);
     if (!id) return std::nullopt;
-    if (*id >= c.vocab_size) bad(std::string(key) + ": expected a token below " + std::to_string(c.vocab_size) + ", got " + std::to_string(*id));
+    if (*id >= c.vocab_size) bad({key, ": expected a token below ", c.vocab_size, ", got ", *id});
     return static_cast<std::int32_t>(*id);
   };
   c.bos_token_id = token("tokenizer.ggml.bos_token_id");
@@ -242,7 +242,7 @@ inline llama_config gguf_config(const checkpoint& files) {
   const std::string_view scaling = g.find_string("llama.rope.scaling.type").value_or("none");
   if (scaling == "linear") r.type = rope_type::linear;
   else if (scaling == "yarn") r.type = rope_type::yarn;
-  else if (scaling != "none") bad("llama.rope.scaling.type: expected none, linear or yarn, got " + shortened(scaling), errc::unsupported);
+  else if (scaling != "none") bad({"llama.rope.scaling.type: expected none, linear or yarn, got ", shortened(scaling)}, errc::unsupported);
   if (r.type != rope_type::standard) {
     r.factor = g.get_f64("llama.rope.scaling.factor");
   } else if (const std::optional<double> scale = g.find_f64("llama.rope.scale_linear"); scale && *scale != 1) {  // older files
@@ -256,14 +256,14 @@ inline llama_config gguf_config(const checkpoint& files) {
     if (const std::optional<double> attention = g.find_f64("llama.rope.scaling.attn_factor")) r.attention_factor = *attention * yarn_mscale(r.factor, 1);
   }
   for (const std::string_view name : {"rope_factors_long.weight", "rope_factors_short.weight"})
-    if (g.find_tensor(name) != nullptr) bad(std::string(name) + ": expected no longrope scaling, got it", errc::unsupported);
+    if (g.find_tensor(name) != nullptr) bad({name, ": expected no longrope scaling, got it"}, errc::unsupported);
   if (const gguf_tensor* t = g.find_tensor("rope_freqs.weight")) {
     const std::size_t n = c.head_dim / 2;
-    if (t->dims != std::vector<std::size_t>{n} || t->type != dtype::f32) bad("rope_freqs.weight: expected " + std::to_string(n) + " numbers of f32");
+    if (t->dims != std::vector<std::size_t>{n} || t->type != dtype::f32) bad({"rope_freqs.weight: expected ", n, " numbers of f32"});
     r.divisors.resize(n);
     dequantize_row(t->type, t->data.data(), r.divisors.data(), n);
     for (const float x : r.divisors)
-      if (!(x > 0 && std::isfinite(x))) bad("rope_freqs.weight: expected finite numbers above 0, got " + json(x).dump());
+      if (!(x > 0 && std::isfinite(x))) bad({"rope_freqs.weight: expected finite numbers above 0, got ", x});
   }
   check_config(c, g.file());
   return c;

@@ -66,7 +66,7 @@ class kv_cache {
         sequences_[i].live = true;
         return static_cast<sequence_id>(i);
       }
-    fail(errc::out_of_memory, "kv_cache", "expected at most " + std::to_string(sequences_.size()) + " sequences, got one more");
+    fail(errc::out_of_memory, "kv_cache", {"expected at most ", sequences_.size(), " sequences, got one more"});
   }
   void remove(sequence_id id) {
     rewind(id, 0);
@@ -78,7 +78,7 @@ class kv_cache {
   void rewind(sequence_id id, std::size_t length) {
     sequence& s = at(id);
     if (length > s.length)
-      fail(errc::invalid_argument, "kv_cache", "expected a length of at most " + std::to_string(s.length) + ", got " + std::to_string(length));
+      fail(errc::invalid_argument, "kv_cache", {"expected a length of at most ", s.length, ", got ", length});
     s.length = length;
     while (s.pages.size() > pages_for(length)) {
       release(s.pages.back());
@@ -116,7 +116,7 @@ class kv_cache {
     std::size_t available = free_.size();
     for (const page_id page : at(id).pages) available += references_[page] == 1 ? 1 : 0;
     if (pages_for(shot.length) > available)
-      fail(errc::out_of_memory, "kv_cache", "expected " + std::to_string(pages_for(shot.length)) + " free pages, got " + std::to_string(available));
+      fail(errc::out_of_memory, "kv_cache", {"expected ", pages_for(shot.length), " free pages, got ", available});
     rewind(id, 0);
     reserve(id, shot.length);
     for (std::size_t p = 0; p < pages_for(shot.length); ++p)
@@ -128,12 +128,12 @@ class kv_cache {
   void reserve(sequence_id id, std::size_t new_length) {
     sequence& s = at(id);
     if (new_length > max_positions_)
-      fail(errc::context_overflow, "kv_cache", "expected at most " + std::to_string(max_positions_) + " positions, got " + std::to_string(new_length));
+      fail(errc::context_overflow, "kv_cache", {"expected at most ", max_positions_, " positions, got ", new_length});
     const std::size_t first_written = s.length / shape().page_size;
     const std::size_t shared = first_written < s.pages.size() && new_length > s.length && references_[s.pages[first_written]] > 1 ? 1 : 0;
     const std::size_t fresh = pages_for(new_length) > s.pages.size() ? pages_for(new_length) - s.pages.size() : 0;
     if (shared + fresh > free_.size())
-      fail(errc::out_of_memory, "kv_cache", "expected " + std::to_string(shared + fresh) + " free pages, got " + std::to_string(free_.size()));
+      fail(errc::out_of_memory, "kv_cache", {"expected ", shared + fresh, " free pages, got ", free_.size()});
     if (shared != 0) {
       const page_id copy = take();
       backend_->copy_page(stream_, pool_, s.pages[first_written], copy);
@@ -157,21 +157,20 @@ class kv_cache {
 
   static std::size_t checked(const kv_shape& shape, std::size_t max_positions, std::size_t max_sequences) {
     if (shape.page_size == 0 || shape.page_size % 16 != 0)
-      fail(errc::invalid_argument, "kv_cache", "expected page_size to be a positive multiple of 16, got " + std::to_string(shape.page_size));
+      fail(errc::invalid_argument, "kv_cache", {"expected page_size to be a positive multiple of 16, got ", shape.page_size});
     if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16)
-      fail(errc::invalid_argument, "kv_cache", "expected cells of f32, f16 or bf16, got " + std::string(dtype_name(shape.cell)));
+      fail(errc::invalid_argument, "kv_cache", {"expected cells of f32, f16 or bf16, got ", dtype_name(shape.cell)});
     if (max_positions > (std::numeric_limits<std::uint32_t>::max)())
-      fail(errc::invalid_argument, "kv_cache", "expected fewer than 2^32 positions, got " + std::to_string(max_positions));
+      fail(errc::invalid_argument, "kv_cache", {"expected fewer than 2^32 positions, got ", max_positions});
     if (max_positions == 0 || max_sequences == 0 || shape.n_pages == 0)
-      fail(errc::invalid_argument, "kv_cache", "expected positive sizes, got " + std::to_string(max_positions) + " positions, " +
-           std::to_string(max_sequences) + " sequences, " + std::to_string(shape.n_pages) + " pages");
+      fail(errc::invalid_argument, "kv_cache", {"expected positive sizes, got ", max_positions, " positions, ", max_sequences, " sequences, ", shape.n_pages, " pages"});
     return max_positions;
   }
 
   [[nodiscard]] std::size_t pages_for(std::size_t length) const noexcept { return (length + shape().page_size - 1) / shape().page_size; }
   [[nodiscard]] const sequence& at(sequence_id id) const {
     if (id >= sequences_.size() || !sequences_[id].live)
-      fail(errc::invalid_argument, "kv_cache", "expected a sequence of this cache, got " + std::to_string(id));
+      fail(errc::invalid_argument, "kv_cache", {"expected a sequence of this cache, got ", id});
     return sequences_[id];
   }
   [[nodiscard]] sequence& at(sequence_id id) { return const_cast<sequence&>(std::as_const(*this).at(id)); }

@@ -71,7 +71,7 @@ class llama {
     b.begin(s, batch);
     b.embed(s, weights_.embed_tokens, batch, x);                            // x          [n, hidden_size]
     for (std::size_t l = 0; l < config_.n_layers; ++l) {
-      if (options.stop.stop_requested()) ws.abandon(cache), fail(errc::cancelled, "forward", "stopped before layer " + std::to_string(l));
+      if (options.stop.stop_requested()) ws.abandon(cache), fail(errc::cancelled, "forward", {"stopped before layer ", l});
       const layer_weights<B>& w = weights_.layers[l];
 
       b.rmsnorm(s, x, w.input_layernorm, eps, h);                           // h          [n, hidden_size]

@@ -83,10 +83,10 @@ inline double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1
 /// Source   Su et al. 2021, arXiv:2104.09864; YaRN: Peng et al. 2023, arXiv:2309.00071; formulas and defaults as in Hugging Face's
 ///          modeling_rope_utils, Llama 3.1's apply_scaling.
 [[nodiscard]] inline std::vector<double> inv_freq(const rope_config& r, std::size_t head_dim, std::uint64_t context_length = 0) {
-  if (head_dim == 0 || head_dim % 2 != 0) fail(errc::invalid_argument, "rope", "expected an even head_dim, got " + std::to_string(head_dim));
+  if (head_dim == 0 || head_dim % 2 != 0) fail(errc::invalid_argument, "rope", {"expected an even head_dim, got ", head_dim});
   const std::size_t n = head_dim / 2;
   if (!r.divisors.empty() && r.divisors.size() != n)
-    fail(errc::invalid_argument, "rope", "expected " + std::to_string(n) + " divisors for head_dim " + std::to_string(head_dim) + ", got " + std::to_string(r.divisors.size()));
+    fail(errc::invalid_argument, "rope", {"expected ", n, " divisors for head_dim ", head_dim, ", got ", r.divisors.size()});
 
   const auto dim = static_cast<double>(head_dim);
   double theta = r.theta;

@@ -77,7 +77,7 @@ class session {
   [[nodiscard]] state snapshot() { return {cache_.snapshot(id_), tokens_}; }
   void restore(const state& s) {
     if (s.tokens.size() != s.cache.length)
-      fail(errc::invalid_argument, "session", "expected as many tokens as positions, got " + std::to_string(s.tokens.size()) + " and " + std::to_string(s.cache.length));
+      fail(errc::invalid_argument, "session", {"expected as many tokens as positions, got ", s.tokens.size(), " and ", s.cache.length});
     cache_.restore(id_, s.cache);
     tokens_.assign(s.tokens.begin(), s.tokens.end());
   }
@@ -86,10 +86,10 @@ class session {
   void check(std::span<const token_id> tokens) const {
     if (tokens.empty()) fail(errc::invalid_argument, "session", "expected at least one token, got none");
     if (tokens.size() > max_length() - length())
-      fail(errc::context_overflow, "session", "expected at most " + std::to_string(max_length()) + " tokens of context, got " + std::to_string(length() + tokens.size()));
+      fail(errc::context_overflow, "session", {"expected at most ", max_length(), " tokens of context, got ", length() + tokens.size()});
     for (const token_id t : tokens)
       if (t < 0 || static_cast<std::size_t>(t) >= model_->config().vocab_size)
-        fail(errc::invalid_argument, "session", "expected tokens in [0, " + std::to_string(model_->config().vocab_size) + "), got " + std::to_string(t));
+        fail(errc::invalid_argument, "session", {"expected tokens in [0, ", model_->config().vocab_size, "), got ", t});
   }
   /// The next rows of the sequence; logits are wanted from `first_wanted` on.
   std::span<const row> rows(std::span<const token_id> tokens, std::size_t first_wanted) {

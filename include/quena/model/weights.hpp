@@ -64,12 +64,12 @@ namespace detail {
 inline void check_tensor(const checkpoint& files, const weight_spec& want) {
   const std::vector<std::size_t> shape = want.cols == 0 ? std::vector{want.rows} : std::vector{want.rows, want.cols};
   const checkpoint_tensor* t = files.find(want.name);
-  if (t == nullptr) fail(errc::malformed, "load", want.name + ": expected " + shape_text(shape) + ", but it is absent", files.path());
-  if (t->shape != shape) fail(errc::malformed, "load", want.name + ": expected " + shape_text(shape) + ", got " + shape_text(t->shape), t->file);
+  if (t == nullptr) fail(errc::malformed, "load", {want.name, ": expected ", shape_text(shape), ", but it is absent"}, files.path());
+  if (t->shape != shape) fail(errc::malformed, "load", {want.name, ": expected ", shape_text(shape), ", got ", shape_text(t->shape)}, t->file);
   if (!is_weight_type(t->type))
-    fail(errc::unsupported, "load", want.name + ": expected a floating-point or block type, got " + std::string(dtype_name(t->type)), t->file);
+    fail(errc::unsupported, "load", {want.name, ": expected a floating-point or block type, got ", dtype_name(t->type)}, t->file);
   if (want.cols == 0 && is_block_type(t->type))
-    fail(errc::unsupported, "load", want.name + ": expected a vector of f32, f16 or bf16, got " + std::string(dtype_name(t->type)), t->file);
+    fail(errc::unsupported, "load", {want.name, ": expected a vector of f32, f16 or bf16, got ", dtype_name(t->type)}, t->file);
 }
 
 }  // namespace detail
@@ -91,7 +91,7 @@ inline void check_tensors(const checkpoint& files, const llama_config& c) {
   for (const checkpoint_tensor& t : files.tensors()) {
     if (!t.name.starts_with("model.layers.") && !t.name.starts_with("blk.")) continue;
     if (t.name.ends_with(".rotary_emb.inv_freq") || std::binary_search(known.begin(), known.end(), t.name)) continue;
-    fail(errc::unsupported, "load", detail::shortened(t.name) + ": expected only a Llama's tensors in layers 0 to " + std::to_string(c.n_layers - 1) + ", got this one", t.file);
+    fail(errc::unsupported, "load", {detail::shortened(t.name), ": expected only a Llama's tensors in layers 0 to ", c.n_layers - 1, ", got this one"}, t.file);
   }
 }
 
@@ -108,8 +108,7 @@ inline void check_finite(const checkpoint& files, finite_options options = {}) {
     const std::size_t n = t.data.size() / block_bytes(t.type) * block_elements(t.type), at = find_non_finite(t.type, t.data.data(), n);
     files.release(t);  // else the whole file would count as this program's memory
     if (at != n)
-      fail(errc::non_finite, "load", detail::shortened(t.name) + ": expected finite weights, got NaN or infinity " + (is_block_type(t.type) ? "as the scale of element " : "as element ") +
-                                         std::to_string(at), t.file);
+      fail(errc::non_finite, "load", {detail::shortened(t.name), ": expected finite weights, got NaN or infinity ", (is_block_type(t.type) ? "as the scale of element " : "as element "), at}, t.file);
   }
 }
 

@@ -99,9 +99,9 @@ struct workspace {
   /// Checks the rows, makes room for them in the cache and lays them out for the backend.
   /// Errors   invalid_argument, with the row; context_overflow, out_of_memory from the cache, whose contents stay as they were.
   batch stage(std::span<const row> rows, const llama_config& c, const rope_table& rope, kv_cache<B>& cache) {
-    const auto bad = [](std::size_t i, const std::string& what) { fail(errc::invalid_argument, "forward", "row " + std::to_string(i) + ": " + what); };
+    const auto bad = [](std::size_t i, const error_message& what) { fail(errc::invalid_argument, "forward", {"row ", i, ": ", what}); };
     if (rows.empty() || rows.size() > max_rows)
-      fail(errc::invalid_argument, "forward", "expected 1 to " + std::to_string(max_rows) + " rows, got " + std::to_string(rows.size()));
+      fail(errc::invalid_argument, "forward", {"expected 1 to ", max_rows, " rows, got ", rows.size()});
     const kv_shape& cells = cache.shape();
     if (cache.max_sequences() > new_lengths.size() || cache.max_positions() > max_positions || cells.n_layers != c.n_layers || cells.n_kv_heads != c.n_kv_heads || cells.head_dim != c.head_dim)
       fail(errc::invalid_argument, "forward", "expected the cache that the workspace was made for, or one like it, got another");
@@ -111,15 +111,15 @@ struct workspace {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const row& r = rows[i];
       if (r.token < 0 || static_cast<std::size_t>(r.token) >= c.vocab_size)
-        bad(i, "expected a token in [0, " + std::to_string(c.vocab_size) + "), got " + std::to_string(r.token));
+        bad(i, {"expected a token in [0, ", c.vocab_size, "), got ", r.token});
       const std::size_t start = cache.length(r.sequence);  // checks the sequence
       std::size_t& length = new_lengths[r.sequence];
       if (length == 0) length = start;
       if (r.position != length)
-        bad(i, "expected position " + std::to_string(length) + " of sequence " + std::to_string(r.sequence) + ", got " + std::to_string(r.position));
+        bad(i, {"expected position ", length, " of sequence ", r.sequence, ", got ", r.position});
       ++length;
       if (r.wants_logits) {
-        if (selected_rows.size() == max_logits) bad(i, "expected at most " + std::to_string(max_logits) + " rows that want logits, got one more");
+        if (selected_rows.size() == max_logits) bad(i, {"expected at most ", max_logits, " rows that want logits, got one more"});
         selected_rows.push_back(static_cast<std::uint32_t>(i));
       }
       tokens.push_back(r.token), positions.push_back(r.position), sequences.push_back(r.sequence);

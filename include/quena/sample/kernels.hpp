@@ -160,7 +160,7 @@ inline double sum_exp(std::span<const float> x, float shift) noexcept {
 inline void softmax(std::span<const float> x, std::span<float> p, float temperature = 1.0f) {
   if (x.size() != p.size())
     fail(errc::invalid_argument, "softmax",
-         "expected as many outputs as inputs, got " + std::to_string(p.size()) + " and " + std::to_string(x.size()));
+         {"expected as many outputs as inputs, got ", p.size(), " and ", x.size()});
   if (!(temperature > 0.0f && temperature < detail::infinity))
     fail(errc::invalid_argument, "softmax", "expected a finite temperature > 0");
   const detail::logits_scan scan = detail::scan_logits(x, nullptr);

@@ -57,16 +57,14 @@ inline std::string float_text(float value) {
   return std::string(text, end.ptr);
 }
 
-[[noreturn]] inline void bad_option(std::string_view name, std::string_view expected, std::string_view got) {
-  std::string message(name);
-  message.append(": expected ").append(expected).append(", got ").append(got);
-  fail(errc::invalid_argument, "sampling", message);
+[[noreturn]] inline void bad_option(const error_message& name, const error_message& expected, const error_message& got) {
+  fail(errc::invalid_argument, "sampling", {name, ": expected ", expected, ", got ", got});
 }
 
 /// Every id of `ids` must be in the vocabulary: it will index memory.
 inline void check_option_id(std::string_view name, std::size_t index, std::int32_t id, std::size_t vocab_size) {
   if (id >= 0 && static_cast<std::size_t>(id) < vocab_size) return;
-  bad_option(std::string(name) + "[" + std::to_string(index) + "]", "a token id in [0, " + std::to_string(vocab_size) + ")",
+  bad_option({name, "[", index, "]"}, {"a token id in [0, ", vocab_size, ")"},
              std::to_string(id));
 }
 
@@ -78,7 +76,7 @@ inline constexpr std::size_t max_vocab_size = std::size_t{1} << 22;
 inline void sampling_options::validate(std::size_t vocab_size) const {
   using detail::bad_option;
   if (vocab_size == 0 || vocab_size > detail::max_vocab_size)
-    bad_option("vocab_size", "1 to " + std::to_string(detail::max_vocab_size), std::to_string(vocab_size));
+    bad_option("vocab_size", {"1 to ", detail::max_vocab_size}, std::to_string(vocab_size));
 
   const auto unit = [](std::string_view name, float value) {
     if (!(value >= 0.0f && value <= 1.0f)) bad_option(name, "a number in [0, 1]", detail::float_text(value));  // ! catches NaN
@@ -103,12 +101,12 @@ inline void sampling_options::validate(std::size_t vocab_size) const {
   not_negative("penalty_last_n", penalty_last_n);
   not_negative("min_tokens", min_tokens);
   if (n_logprobs < -1 || (n_logprobs > 0 && static_cast<std::size_t>(n_logprobs) > vocab_size))
-    bad_option("n_logprobs", "-1 to " + std::to_string(vocab_size), std::to_string(n_logprobs));
+    bad_option("n_logprobs", {"-1 to ", vocab_size}, std::to_string(n_logprobs));
 
   for (std::size_t i = 0; i < logit_bias.size(); ++i) {
     detail::check_option_id("logit_bias", i, logit_bias[i].first, vocab_size);
     if (!(logit_bias[i].second < std::numeric_limits<float>::infinity()))
-      bad_option("logit_bias[" + std::to_string(i) + "]", "a finite number or -infinity", detail::float_text(logit_bias[i].second));
+      bad_option({"logit_bias[", i, "]"}, "a finite number or -infinity", detail::float_text(logit_bias[i].second));
   }
   for (std::size_t i = 0; i < banned_tokens.size(); ++i) detail::check_option_id("banned_tokens", i, banned_tokens[i], vocab_size);
 }

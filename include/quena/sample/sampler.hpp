@@ -195,7 +195,7 @@ class sampler {
   [[nodiscard]] std::span<const float> process(std::span<const float> logits, sampling_scratch& s) const {
     if (logits.size() != vocab_size_)
       fail(errc::invalid_argument, "sampler",
-           "expected " + std::to_string(vocab_size_) + " logits, got " + std::to_string(logits.size()));
+           {"expected ", vocab_size_, " logits, got ", logits.size()});
     const bool mask_ends =
         !options_.ignore_eos && !options_.end_tokens.empty() && n_generated_ < static_cast<std::size_t>(options_.min_tokens);
     if (!mask_ends && options_.logit_bias.empty() && options_.banned_tokens.empty() && !options_.has_penalties()) return logits;
@@ -229,7 +229,7 @@ class sampler {
   void check(std::int32_t token) const {
     if (token < 0 || static_cast<std::size_t>(token) >= vocab_size_)
       fail(errc::invalid_argument, "sampler",
-           "expected a token id in [0, " + std::to_string(vocab_size_) + "), got " + std::to_string(token));
+           {"expected a token id in [0, ", vocab_size_, "), got ", token});
   }
 
   static detail::logits_scan scan(std::span<const float> logits, sampling_scratch& s) {
@@ -317,17 +317,15 @@ class sampler {
     while (i < logits.size() && logits[i] < detail::infinity) ++i;
     const std::string step = std::to_string(n_generated_) + " (position " + std::to_string(position) + ")";
     if (i == logits.size())
-      fail(errc::non_finite, "sampler", "expected finite logits after bias and penalties at step " + step + ", got an overflow");
+      fail(errc::non_finite, "sampler", {"expected finite logits after bias and penalties at step ", step, ", got an overflow"});
     fail(errc::non_finite, "sampler",
-         "non-finite logits at step " + step + ": expected numbers, got " + detail::float_text(logits[i]) + " for token " +
-             std::to_string(i));
+         {"non-finite logits at step ", step, ": expected numbers, got ", detail::float_text(logits[i]), " for token ", i});
   }
 
   [[noreturn]] void fail_nothing_left(std::span<const float> logits, std::uint32_t position) const {
     const bool banned = detail::scan_logits(logits, nullptr).greatest > -detail::infinity;
     fail(errc::non_finite, "sampler",
-         "non-finite logits at step " + std::to_string(n_generated_) + " (position " + std::to_string(position) +
-             "): expected a token above -infinity, got none" + (banned ? " after bias, bans and penalties" : ""));
+         {"non-finite logits at step ", n_generated_, " (position ", position, "): expected a token above -infinity, got none", (banned ? " after bias, bans and penalties" : "")});
   }
 
   sampling_options options_;

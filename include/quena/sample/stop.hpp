@@ -36,7 +36,7 @@ class stop_matcher {
     patterns_.reserve(stops.size());
     for (std::size_t i = 0; i < stops.size(); ++i) {
       if (stops[i].empty())
-        fail(errc::invalid_argument, "stop", "stop[" + std::to_string(i) + "]: expected at least one byte, got an empty string");
+        fail(errc::invalid_argument, "stop", {"stop[", i, "]: expected at least one byte, got an empty string"});
       longest = stops[i].size() > longest ? stops[i].size() : longest;
       patterns_.emplace_back(stops[i]);
     }

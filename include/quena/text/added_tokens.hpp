@@ -38,11 +38,11 @@ class added_token_matcher {
     std::sort(tokens_.begin(), tokens_.end(), [](const added_token& a, const added_token& b) { return a.text < b.text; });
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
       const std::string& text = tokens_[i].text;
-      if (text.empty()) fail(errc::malformed, where, "expected added tokens with some content, got an empty one, id " + std::to_string(tokens_[i].id), file);
+      if (text.empty()) fail(errc::malformed, where, {"expected added tokens with some content, got an empty one, id ", tokens_[i].id}, file);
       if (text.size() > max_length)
-        fail(errc::unsupported, where, "expected added tokens of at most 1024 bytes, got " + std::to_string(text.size()), file);
+        fail(errc::unsupported, where, {"expected added tokens of at most 1024 bytes, got ", text.size()}, file);
       if (i > 0 && tokens_[i - 1].text == text)
-        fail(errc::malformed, where, "expected each added token once, got '" + shortened(text) + "' twice", file);
+        fail(errc::malformed, where, {"expected each added token once, got '", shortened(text), "' twice"}, file);
       const auto first = static_cast<unsigned char>(text[0]);
       (tokens_[i].special ? specials_ : plain_)[first] = true;
       has_plain_ = has_plain_ || !tokens_[i].special;

@@ -69,7 +69,7 @@ class chat_template {
 
   /// Renders over a dict of all variables, just as given.
   [[nodiscard]] rendered_chat render(const jinja::value& variables, const jinja::clock_function& clock = {}) const {
-    if (!variables.is(jinja::kind::dict)) fail(errc::invalid_argument, name_, "expected the variables as a dict, got '" + std::string(jinja::type_name(variables)) + "'");
+    if (!variables.is(jinja::kind::dict)) fail(errc::invalid_argument, name_, {"expected the variables as a dict, got '", jinja::type_name(variables), "'"});
     jinja::runtime rt(bounds_, name_, input_bytes(variables), clock);
     return rendered_chat(jinja::interpreter(program_, rt, variables.as_dict()).run());
   }

@@ -147,8 +147,7 @@ class tokenizer {
 
   void check(token_id id) const {
     if (!contains(id))
-      fail(errc::invalid_argument, where, "expected a token id below " + std::to_string(vocab_size()) + " that is in use, got " +
-           std::to_string(id), d_.file);
+      fail(errc::invalid_argument, where, {"expected a token id below ", vocab_size(), " that is in use, got ", id}, d_.file);
   }
 
   /// Runs `body`, which appends ids, between the file's first and last ids. BOS that the text brought along is not doubled.
@@ -174,7 +173,7 @@ class tokenizer {
 
   void encode_text(std::string_view text, std::span<const range> trusted, std::vector<token_id>& out) const {
     if (text.size() >= std::numeric_limits<std::uint32_t>::max())
-      fail(errc::invalid_argument, where, "expected a text of less than 4 GiB, got " + std::to_string(text.size()) + " bytes", d_.file);
+      fail(errc::invalid_argument, where, {"expected a text of less than 4 GiB, got ", text.size(), " bytes"}, d_.file);
     scratch s(d_);
     split_added(d_.added, text, trusted, s, out, [&](std::string_view piece, std::span<const range> inner) {
       if (d_.byte_level) return split_added(d_.added_normalized, piece, inner, s, out, [&](std::string_view plain, auto) { encode_bytes(plain, s, out); });
@@ -246,8 +245,7 @@ class tokenizer {
     const token_id id = d_.byte_ids[static_cast<unsigned char>(c)];
     if (id != detail::no_token) return id;
     if (d_.unknown) return *d_.unknown;
-    fail(errc::invalid_argument, where, "expected text that the vocabulary can express, got byte " +
-         std::to_string(static_cast<unsigned>(static_cast<unsigned char>(c))), d_.file);
+    fail(errc::invalid_argument, where, {"expected text that the vocabulary can express, got byte ", static_cast<unsigned>(static_cast<unsigned char>(c))}, d_.file);
   }
 
   void encode_sentencepiece(std::string_view text, std::span<const range> trusted, scratch& s, std::vector<token_id>& out) const {

@@ -23,14 +23,14 @@ inline const json* json_member(const json& object, const char* key) {
 inline std::optional<bool> json_flag(const json& object, const char* key, std::string_view where, std::string_view file) {
   const json* v = json_member(object, key);
   if (v == nullptr) return std::nullopt;
-  if (!v->is_boolean()) fail(errc::malformed, where, std::string(key) + ": expected true or false, got " + v->type_name(), file);
+  if (!v->is_boolean()) fail(errc::malformed, where, {key, ": expected true or false, got ", v->type_name()}, file);
   return v->get<bool>();
 }
 
 inline std::optional<std::string> json_text(const json& object, const char* key, std::string_view where, std::string_view file) {
   const json* v = json_member(object, key);
   if (v == nullptr) return std::nullopt;
-  if (!v->is_string()) fail(errc::malformed, where, std::string(key) + ": expected a string, got " + v->type_name(), file);
+  if (!v->is_string()) fail(errc::malformed, where, {key, ": expected a string, got ", v->type_name()}, file);
   return v->get<std::string>();
 }
 
@@ -56,7 +56,7 @@ inline tokenizer_config read_tokenizer_config(std::string_view text, std::string
   tokenizer_config c;
   if (text.empty()) return c;
   const json j = parse_json(text, where, file);
-  if (!j.is_object()) fail(errc::malformed, where, std::string("expected a JSON object, got ") + j.type_name(), file);
+  if (!j.is_object()) fail(errc::malformed, where, {"expected a JSON object, got ", j.type_name()}, file);
   c.add_bos = json_flag(j, "add_bos_token", where, file);
   c.add_eos = json_flag(j, "add_eos_token", where, file);
   c.bos = json_token(j, "bos_token", where, file);
@@ -76,7 +76,7 @@ inline tokenizer_config read_tokenizer_config(std::string_view text, std::string
       for (const json& named : *t)
         if (json_text(named, "name", where, file) == template_name) c.chat_template = json_text(named, "template", where, file);
     } else {
-      fail(errc::malformed, where, std::string("chat_template: expected a string or a list, got ") + t->type_name(), file);
+      fail(errc::malformed, where, {"chat_template: expected a string or a list, got ", t->type_name()}, file);
     }
   }
   return c;

@@ -117,8 +117,7 @@ inline void add_written_merge(tokenizer_data& d, std::string_view left, std::str
   const std::string_view joined = buffer;
   const token_id a = d.vocab.find(joined.substr(0, middle)), b = d.vocab.find(joined.substr(middle)), made = d.vocab.find(joined);
   if (a == no_token || b == no_token || made == no_token)
-    fail(errc::malformed, "tokenizer", "merges: expected merges of tokens in the vocabulary, got number " + std::to_string(rank) + ", which makes '" +
-         shortened(joined) + "'", d.file);
+    fail(errc::malformed, "tokenizer", {"merges: expected merges of tokens in the vocabulary, got number ", rank, ", which makes '", shortened(joined), "'"}, d.file);
   d.merges.add(a, b, {static_cast<std::uint32_t>(rank), made}, "tokenizer", d.file);
 }
 

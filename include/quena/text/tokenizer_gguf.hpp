@@ -31,7 +31,7 @@ class tokenizer_gguf_reader {
       d_.byte_level = true;
       read_pattern();
     } else if (model != "llama") {
-      wrong(errc::unsupported, "tokenizer.ggml.model: expected gpt2 or llama, got '" + shortened(model) + "'");
+      wrong(errc::unsupported, {"tokenizer.ggml.model: expected gpt2 or llama, got '", shortened(model), "'"});
     }
     read_tokens();
     if (d_.byte_level) {
@@ -52,7 +52,7 @@ class tokenizer_gguf_reader {
   static constexpr std::string_view where = "tokenizer";
   static constexpr std::size_t longest_scored = 512;  // bytes of a SentencePiece piece: bounds the work of make_merges
 
-  [[noreturn]] void wrong(errc code, std::string_view what) const { fail(code, where, what, g_.file()); }
+  [[noreturn]] void wrong(errc code, const error_message& what) const { fail(code, where, what, g_.file()); }
 
   void read_pattern() {
     const std::string_view pre = g_.get_string("tokenizer.ggml.pre");
@@ -64,7 +64,7 @@ class tokenizer_gguf_reader {
     } else if (pre == "smollm") {
       d_.split = split_pattern::gpt2_digits;
     } else {
-      wrong(errc::unsupported, "tokenizer.ggml.pre: expected llama-bpe, gpt-2 or smollm, got '" + shortened(pre) + "'");
+      wrong(errc::unsupported, {"tokenizer.ggml.pre: expected llama-bpe, gpt-2 or smollm, got '", shortened(pre), "'"});
     }
   }
 
@@ -74,8 +74,8 @@ class tokenizer_gguf_reader {
     std::vector<std::int32_t> types(texts.size(), normal);
     if (g_.has("tokenizer.ggml.token_type")) types = g_.i32s("tokenizer.ggml.token_type");
     if (types.size() != texts.size())
-      wrong(errc::malformed, "tokenizer.ggml.token_type: expected one for each of " + std::to_string(texts.size()) + " tokens, got " + std::to_string(types.size()));
-    if (texts.size() > 0x7FFFFFFE) wrong(errc::malformed, "tokenizer.ggml.tokens: expected fewer than 2^31, got " + std::to_string(texts.size()));
+      wrong(errc::malformed, {"tokenizer.ggml.token_type: expected one for each of ", texts.size(), " tokens, got ", types.size()});
+    if (texts.size() > 0x7FFFFFFE) wrong(errc::malformed, {"tokenizer.ggml.tokens: expected fewer than 2^31, got ", texts.size()});
 
     token_list list;
     std::array<token_id, 256> fallback;
@@ -100,13 +100,13 @@ class tokenizer_gguf_reader {
         }
         case byte: {
           const auto value = byte_fallback_value(texts[i]);
-          if (!value) wrong(errc::malformed, "tokenizer.ggml.tokens: expected <0xNN> for a byte token, got '" + shortened(texts[i]) + "'");
+          if (!value) wrong(errc::malformed, {"tokenizer.ggml.tokens: expected <0xNN> for a byte token, got '", shortened(texts[i]), "'"});
           const char c = static_cast<char>(*value);
           list.add(std::string_view(&c, 1), id, token_kind::byte, false);
           fallback[*value] = id;
           break;
         }
-        default: wrong(errc::malformed, "tokenizer.ggml.token_type: expected 1 to 6, got " + std::to_string(types[i]));
+        default: wrong(errc::malformed, {"tokenizer.ggml.token_type: expected 1 to 6, got ", types[i]});
       }
     }
     d_.vocab = vocabulary(std::move(list), where, g_.file());
@@ -119,7 +119,7 @@ class tokenizer_gguf_reader {
     d_.merges = merge_table(merges.size());
     for (std::size_t i = 0; i < merges.size(); ++i) {
       const auto sides = split_merge(merges[i]);
-      if (!sides) wrong(errc::malformed, "tokenizer.ggml.merges: expected \"a b\", got '" + shortened(merges[i]) + "'");
+      if (!sides) wrong(errc::malformed, {"tokenizer.ggml.merges: expected \"a b\", got '", shortened(merges[i]), "'"});
       add_written_merge(d_, sides->first, sides->second, i, buffer_);
     }
   }
@@ -129,10 +129,10 @@ class tokenizer_gguf_reader {
   void make_merges() {
     const std::vector<float> scores = g_.f32s("tokenizer.ggml.scores");
     if (scores.size() != d_.vocab.size())
-      wrong(errc::malformed, "tokenizer.ggml.scores: expected one for each of " + std::to_string(d_.vocab.size()) + " tokens, got " + std::to_string(scores.size()));
+      wrong(errc::malformed, {"tokenizer.ggml.scores: expected one for each of ", d_.vocab.size(), " tokens, got ", scores.size()});
     std::vector<token_id> order;
     for (std::size_t i = 0; i < scores.size(); ++i) {
-      if (!std::isfinite(scores[i])) wrong(errc::malformed, "tokenizer.ggml.scores: expected finite numbers, got another for token " + std::to_string(i));
+      if (!std::isfinite(scores[i])) wrong(errc::malformed, {"tokenizer.ggml.scores: expected finite numbers, got another for token ", i});
       const auto id = static_cast<token_id>(i);
       if (d_.vocab.find(d_.vocab.bytes(id)) == id) order.push_back(id);
     }
@@ -148,7 +148,7 @@ class tokenizer_gguf_reader {
       if (i > 0 && scores[static_cast<std::size_t>(order[i])] < scores[static_cast<std::size_t>(order[i - 1])]) ++rank;
       const std::string_view text = d_.vocab.bytes(order[i]);
       if (text.size() > longest_scored)
-        wrong(errc::unsupported, "tokenizer.ggml.tokens: expected pieces of at most 512 bytes, got " + std::to_string(text.size()));
+        wrong(errc::unsupported, {"tokenizer.ggml.tokens: expected pieces of at most 512 bytes, got ", text.size()});
       for (std::size_t at = decode_utf8(text).n_bytes; at < text.size(); at += decode_utf8(text, at).n_bytes) {
         const token_id left = d_.vocab.find(text.substr(0, at)), right = d_.vocab.find(text.substr(at));
         if (left != no_token && right != no_token) merges.push_back({left, right, {rank, order[i]}});
@@ -163,7 +163,7 @@ class tokenizer_gguf_reader {
     const std::optional<std::uint64_t> id = g_.find_u64(key);
     if (!id) return std::nullopt;
     if (*id >= d_.vocab.size())
-      wrong(errc::malformed, std::string(key) + ": expected an id below " + std::to_string(d_.vocab.size()) + ", got " + std::to_string(*id));
+      wrong(errc::malformed, {key, ": expected an id below ", d_.vocab.size(), ", got ", *id});
     return static_cast<token_id>(*id);
   }
 

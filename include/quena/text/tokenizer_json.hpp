@@ -30,7 +30,7 @@ class tokenizer_json_sink {
   void boolean(bool v) { scalar("a boolean"), rest_.boolean(v); }
   void number_float(double v) { scalar("a fraction"), rest_.number_float(v); }
   void number_integer(std::int64_t v) {
-    if (in_ == table::vocab) fail(errc::malformed, where_, "model.vocab: expected ids of 0 or more, got " + std::to_string(v), file_);
+    if (in_ == table::vocab) fail(errc::malformed, where_, {"model.vocab: expected ids of 0 or more, got ", v}, file_);
     scalar("a number"), rest_.number_integer(v);
   }
   void number_unsigned(std::uint64_t v) {
@@ -82,7 +82,7 @@ class tokenizer_json_sink {
   }
   void end_array() {
     if (in_ == table::pair) {
-      if (parts_ != 2) bad_merge("a list of " + std::to_string(parts_));
+      if (parts_ != 2) bad_merge({"a list of ", parts_});
       in_ = table::merges;
     } else if (in_ == table::merges) {
       in_ = table::none;
@@ -102,18 +102,18 @@ class tokenizer_json_sink {
   enum class table : std::uint8_t { none, vocab, merges, pair };
 
   void scalar(std::string_view what) const {
-    if (in_ == table::vocab) fail(errc::malformed, where_, "model.vocab: expected an id for each token, got " + std::string(what), file_);
+    if (in_ == table::vocab) fail(errc::malformed, where_, {"model.vocab: expected an id for each token, got ", what}, file_);
     if (in_ != table::none) bad_merge(what);
   }
-  [[noreturn]] void bad_merge(std::string_view what) const {
-    fail(errc::malformed, where_, "model.merges: expected \"a b\" or [\"a\", \"b\"], got " + std::string(what), file_);
+  [[noreturn]] void bad_merge(const error_message& what) const {
+    fail(errc::malformed, where_, {"model.merges: expected \"a b\" or [\"a\", \"b\"], got ", what}, file_);
   }
   void enter() {
     ++depth_;
     if (depth_ <= 2) member_.clear();
   }
   void end_entry(std::uint64_t id) {
-    if (id > 0x7FFFFFFE) fail(errc::malformed, where_, "model.vocab: expected ids below 2^31, got " + std::to_string(id), file_);
+    if (id > 0x7FFFFFFE) fail(errc::malformed, where_, {"model.vocab: expected ids below 2^31, got ", id}, file_);
     vocab.items.back().id = static_cast<token_id>(id);
   }
   void add_part(std::string_view text) {
@@ -123,7 +123,7 @@ class tokenizer_json_sink {
   }
   void add_merge(std::string_view text) {
     const auto sides = split_merge(text);
-    if (!sides) bad_merge("'" + shortened(text) + "'");
+    if (!sides) bad_merge({"'", shortened(text), "'"});
     parts_ = 0;
     add_part(sides->first);
     add_part(sides->second);
@@ -145,7 +145,7 @@ class tokenizer_json_reader {
     tokenizer_json_sink sink(where, file_);
     read_json(text, sink, where, file_);
     const json j = sink.take_rest();
-    if (!j.is_object()) malformed(std::string("expected a JSON object, got ") + j.type_name());
+    if (!j.is_object()) malformed({"expected a JSON object, got ", j.type_name()});
     const json* model = json_member(j, "model");
     if (model == nullptr || !model->is_object()) malformed("expected a member \"model\" that is an object, got none");
     read_model(*model);
@@ -170,8 +170,8 @@ class tokenizer_json_reader {
  private:
   static constexpr std::string_view where = "tokenizer";
 
-  [[noreturn]] void malformed(std::string_view what) const { fail(errc::malformed, where, what, file_); }
-  [[noreturn]] void unsupported(std::string_view what) const { fail(errc::unsupported, where, what, file_); }
+  [[noreturn]] void malformed(const error_message& what) const { fail(errc::malformed, where, what, file_); }
+  [[noreturn]] void unsupported(const error_message& what) const { fail(errc::unsupported, where, what, file_); }
   [[nodiscard]] bool flag(const json& o, const char* key, bool otherwise) const { return json_flag(o, key, where, file_).value_or(otherwise); }
   [[nodiscard]] std::string text(const json& o, const char* key) const { return json_text(o, key, where, file_).value_or(""); }
 
@@ -181,18 +181,18 @@ class tokenizer_json_reader {
     if (j == nullptr) return out;
     if (text(*j, "type") != "Sequence") return {j};
     const json* items = json_member(*j, list);
-    if (items == nullptr || !items->is_array()) malformed(std::string("expected a list \"") + list + "\" in a Sequence, got none");
+    if (items == nullptr || !items->is_array()) malformed({"expected a list \"", list, "\" in a Sequence, got none"});
     for (const json& item : *items) out.push_back(&item);
     return out;
   }
 
   void read_model(const json& m) {
     if (const std::string type = text(m, "type"); !type.empty() && type != "BPE")
-      unsupported("model.type: expected BPE, got '" + shortened(type) + "'");
+      unsupported({"model.type: expected BPE, got '", shortened(type), "'"});
     if (const json* dropout = json_member(m, "dropout"); dropout != nullptr && *dropout != 0)
-      unsupported("model.dropout: expected none, got " + shortened(dropout->dump()));
+      unsupported({"model.dropout: expected none, got ", shortened(dropout->dump())});
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
-      if (!text(m, key).empty()) unsupported(std::string("model.") + key + ": expected none, got '" + shortened(text(m, key)) + "'");
+      if (!text(m, key).empty()) unsupported({"model.", key, ": expected none, got '", shortened(text(m, key)), "'"});
     d_.ignore_merges = flag(m, "ignore_merges", false);
     d_.fuse_unknown = flag(m, "fuse_unk", false);
     byte_fallback_ = flag(m, "byte_fallback", false);
@@ -209,7 +209,7 @@ class tokenizer_json_reader {
       } else if (type == "Replace" && pattern != nullptr && text(*pattern, "String") == " " && text(*n, "content") == sentencepiece_space) {
         spaces_replaced_ = true;
       } else {
-        unsupported("normalizer: expected none, or Prepend and Replace with U+2581, got '" + shortened(type) + "'");
+        unsupported({"normalizer: expected none, or Prepend and Replace with U+2581, got '", shortened(type), "'"});
       }
     }
   }
@@ -233,13 +233,13 @@ class tokenizer_json_reader {
         const std::string regex = pattern == nullptr ? "" : text(*pattern, "Regex");
         const std::optional<split_pattern> known = find_split_pattern(regex);
         if (!known || text(*p, "behavior") != "Isolated" || flag(*p, "invert", false))
-          unsupported("pre_tokenizer: expected a known split pattern, each match a word, got '" + regex.substr(0, 300) + "'");
+          unsupported({"pre_tokenizer: expected a known split pattern, each match a word, got '", regex.substr(0, 300), "'"});
         d_.split = *known;
         split = true;
       } else if (type == "Metaspace" && text(*p, "replacement") == sentencepiece_space && !spaces_replaced_) {
         read_metaspace(*p);
       } else {
-        unsupported("pre_tokenizer: expected ByteLevel (without prefix), Split, Digits or Metaspace in a known combination, got '" + shortened(type) + "'");
+        unsupported({"pre_tokenizer: expected ByteLevel (without prefix), Split, Digits or Metaspace in a known combination, got '", shortened(type), "'"});
       }
     }
     if (d_.byte_level && (spaces_replaced_ || normalizer_prepends_)) unsupported("normalizer: expected none with ByteLevel, got one");
@@ -264,12 +264,12 @@ class tokenizer_json_reader {
         const json* start = json_member(*p, "start");
         const json* stop = json_member(*p, "stop");
         if (text(*p, "content") != " " || start == nullptr || *start != 1 || (stop != nullptr && *stop != 0))
-          unsupported("decoder: expected Strip of one space at the start, got " + p->dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 100));
+          unsupported({"decoder: expected Strip of one space at the start, got ", p->dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 100)});
         d_.strip_space = true;
       } else if (type == "Metaspace") {
         d_.strip_space = json_member(*p, "prepend_scheme") != nullptr ? text(*p, "prepend_scheme") != "never" : flag(*p, "add_prefix_space", true);
       } else if (type != "ByteLevel" && type != "Replace" && type != "ByteFallback" && type != "Fuse") {
-        unsupported("decoder: expected ByteLevel, Replace, ByteFallback, Fuse, Strip or Metaspace, got '" + shortened(type) + "'");
+        unsupported({"decoder: expected ByteLevel, Replace, ByteFallback, Fuse, Strip or Metaspace, got '", shortened(type), "'"});
       }
     }
   }
@@ -304,11 +304,10 @@ class tokenizer_json_reader {
     for (const added_token& t : tokens) {
       if (base.kind(t.id) == token_kind::absent) {
         if (base.find(bytes_of(t.text)) != no_token && base.find(t.text) != no_token)
-          malformed("added_tokens: expected the id of the vocabulary for '" + shortened(t.text) + "', got " + std::to_string(t.id));
+          malformed({"added_tokens: expected the id of the vocabulary for '", shortened(t.text), "', got ", t.id});
         list.add(d_.byte_level ? std::string_view(t.text) : bytes_of(t.text), t.id, token_kind::added, false);
       } else if (base.bytes(t.id) != bytes_of(t.text) && base.bytes(t.id) != t.text) {
-        malformed("added_tokens: expected an id of its own for '" + shortened(t.text) + "', got " + std::to_string(t.id) + ", which is '" +
-                  shortened(base.bytes(t.id)) + "'");
+        malformed({"added_tokens: expected an id of its own for '", shortened(t.text), "', got ", t.id, ", which is '", shortened(base.bytes(t.id)), "'"});
       }
     }
     d_.vocab = list.items.size() == raw.items.size() ? std::move(base) : vocabulary(std::move(list), where, file_);
@@ -319,13 +318,13 @@ class tokenizer_json_reader {
   [[nodiscard]] std::vector<added_token> read_added(const json* list) const {
     std::vector<added_token> out;
     if (list == nullptr) return out;
-    if (!list->is_array()) malformed(std::string("added_tokens: expected a list, got ") + list->type_name());
+    if (!list->is_array()) malformed({"added_tokens: expected a list, got ", list->type_name()});
     for (const json& j : *list) {
       const json* id = json_member(j, "id");
       const std::optional<std::string> content = json_text(j, "content", where, file_);
       if (!content || id == nullptr || !id->is_number_unsigned() || id->get<std::uint64_t>() > 0x7FFFFFFE)
-        malformed("added_tokens: expected objects with a content and an id of 0 or more, got " + j.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 200));
-      if (flag(j, "single_word", false)) unsupported("added_tokens: expected single_word to be false, got true for '" + shortened(*content) + "'");
+        malformed({"added_tokens: expected objects with a content and an id of 0 or more, got ", j.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 200)});
+      if (flag(j, "single_word", false)) unsupported({"added_tokens: expected single_word to be false, got true for '", shortened(*content), "'"});
       out.push_back({*content, id->get<token_id>(), flag(j, "special", false), flag(j, "lstrip", false), flag(j, "rstrip", false),
                      flag(j, "normalized", !flag(j, "special", false))});
     }
@@ -346,7 +345,7 @@ class tokenizer_json_reader {
     }
     std::vector<added_token> first, second;
     for (added_token& t : tokens) {
-      if (t.text.empty()) malformed("added_tokens: expected some content, got none for id " + std::to_string(t.id));
+      if (t.text.empty()) malformed({"added_tokens: expected some content, got none for id ", t.id});
       d_.vocab.set_kind(t.id, t.special ? token_kind::special : token_kind::added);
       const bool metaspace = !d_.byte_level && d_.prefix_unless_space;  // a pre-tokenizer: added tokens are found before it
       if (t.normalized && !d_.byte_level && !metaspace) t.text = (normalizer_prepends_ ? " " : "") + std::string(bytes_of(t.text));
@@ -373,7 +372,7 @@ class tokenizer_json_reader {
 
   [[nodiscard]] token_id named(const std::string& token, const char* what) {
     const token_id id = find_token(d_, token, bytes_of(token));
-    if (id == no_token) malformed(std::string(what) + ": expected a token of the vocabulary, got '" + shortened(token) + "'");
+    if (id == no_token) malformed({what, ": expected a token of the vocabulary, got '", shortened(token), "'"});
     return id;
   }
 
@@ -382,7 +381,7 @@ class tokenizer_json_reader {
     for (const json* p : parts(j, "processors")) {
       const std::string type = text(*p, "type");
       if (type == "ByteLevel") continue;
-      if (type != "TemplateProcessing") unsupported("post_processor: expected ByteLevel or TemplateProcessing, got '" + shortened(type) + "'");
+      if (type != "TemplateProcessing") unsupported({"post_processor: expected ByteLevel or TemplateProcessing, got '", shortened(type), "'"});
       const json* single = json_member(*p, "single");
       if (single == nullptr || !single->is_array()) malformed("post_processor: expected a list \"single\", got none");
       bool before = true;

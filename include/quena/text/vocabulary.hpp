@@ -94,21 +94,19 @@ class vocabulary {
       fail(errc::unsupported, where, "expected at most 4 GiB of token texts, got more", file);
     token_id top = -1;
     for (const token_list::item& t : list.items) {
-      if (t.id < 0) fail(errc::malformed, where, "expected token ids of 0 or more, got " + std::to_string(t.id), file);
+      if (t.id < 0) fail(errc::malformed, where, {"expected token ids of 0 or more, got ", t.id}, file);
       top = t.id > top ? t.id : top;
     }
     // Holes are allowed (some models reserve ids), but the table must stay in proportion to the file.
     if (static_cast<std::size_t>(top) + 1 > 16 * list.items.size() + 4096 && top >= 0)
-      fail(errc::malformed, where, "expected token ids near the number of tokens, " + std::to_string(list.items.size()) + ", got id " +
-           std::to_string(top), file);
+      fail(errc::malformed, where, {"expected token ids near the number of tokens, ", list.items.size(), ", got id ", top}, file);
     entries_.resize(static_cast<std::size_t>(top + 1));
     slots_.resize(hash_capacity(list.items.size()));
     for (const token_list::item& t : list.items) {
       entry& e = entries_[static_cast<std::size_t>(t.id)];
       const std::string_view text(bytes_.data() + t.offset, t.length);
       if (e.kind != token_kind::absent)
-        fail(errc::malformed, where, "expected one token per id, got id " + std::to_string(t.id) + " for '" +
-             shortened(bytes(t.id)) + "' and for '" + shortened(text) + "'", file);
+        fail(errc::malformed, where, {"expected one token per id, got id ", t.id, " for '", shortened(bytes(t.id)), "' and for '", shortened(text), "'"}, file);
       e = {static_cast<std::uint32_t>(t.offset), t.length, t.kind};
       ++count_;
       if (!t.searchable || t.length == 0) continue;
@@ -171,8 +169,7 @@ class vocabulary {
     std::size_t i = start(number, text.size());
     for (std::size_t probes = 0; slots_[i].id != no_token; ++probes, i = (i + 1) & (slots_.size() - 1)) {
       if (is(slots_[i], number, text))
-        fail(errc::malformed, where, "expected each token once, got '" + shortened(text) + "' as " + std::to_string(slots_[i].id) + " and as " +
-             std::to_string(id), file);
+        fail(errc::malformed, where, {"expected each token once, got '", shortened(text), "' as ", slots_[i].id, " and as ", id}, file);
       if (probes > max_probes) fail(errc::malformed, where, "expected token texts that differ at random, got far too many alike", file);
     }
     slots_[i] = {number, static_cast<std::uint32_t>(text.size()), id};

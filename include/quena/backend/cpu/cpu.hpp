@@ -24,6 +24,8 @@ namespace quena::inline v0 {
 struct cpu_options {
   int threads = 0;               ///< 0: all cores (with OpenMP: what OMP_NUM_THREADS says)
   std::optional<isa> level = {}; ///< use nothing above this instruction set
+  /// Multiply-adds that are worth a thread's attention, some microseconds; operations with less to do stay on fewer threads.
+  std::size_t task_work = std::size_t{1} << 16;
 };
 
 namespace detail {
@@ -38,7 +40,7 @@ inline namespace QUENA_FLAGS {
 }  // namespace QUENA_FLAGS
 
 inline std::size_t checked_threads(int threads) {
-  if (threads < 0 || threads > 4096) fail(errc::invalid_argument, "cpu", "expected 0 to 4096 threads, got " + std::to_string(threads));
+  if (threads < 0 || threads > 4096) fail(errc::invalid_argument, "cpu", {"expected 0 to 4096 threads, got ", threads});
   return static_cast<std::size_t>(threads);
 }
 
@@ -84,12 +86,16 @@ class cpu {
   explicit cpu(const cpu_options& options = {}, const detail::build_parts& build = detail::this_build())
       : kernels_(&build.kernels(best_isa(options.level))),
         executor_(build.executor(detail::checked_threads(options.threads))),
-        n_workers_((std::max)(std::size_t{1}, executor_.concurrency())) {}
+        n_workers_((std::max)(std::size_t{1}, executor_.concurrency())),
+        task_work_((std::max)(std::size_t{1}, options.task_work)) {}
   /// On an executor of the caller's, which must outlive the backend and its copies of streams. threads caps what is used of it.
   template <executor E>
     requires(!std::same_as<std::remove_const_t<E>, cpu_options> && !std::same_as<std::remove_const_t<E>, cpu>)
   explicit cpu(E& host, const cpu_options& options = {}, const detail::build_parts& build = detail::this_build())
-      : kernels_(&build.kernels(best_isa(options.level))), executor_(detail::any_executor::refer(host)), n_workers_((std::max)(std::size_t{1}, executor_.concurrency())) {
+      : kernels_(&build.kernels(best_isa(options.level))),
+        executor_(detail::any_executor::refer(host)),
+        n_workers_((std::max)(std::size_t{1}, executor_.concurrency())),
+        task_work_((std::max)(std::size_t{1}, options.task_work)) {
     if (const std::size_t cap = detail::checked_threads(options.threads); cap != 0) n_workers_ = (std::min)(n_workers_, cap);
   }
 
@@ -130,23 +136,27 @@ class cpu {
   void write_page(stream&, kv_pool& pool, page_id page, std::span<const std::byte> host) const;
 
  private:
-  /// Splits [0, n) into one contiguous range for each worker, f(first, last, worker), if at least `grain` each.
+  /// As many tasks as there are workers, `n` things and work for.
+  [[nodiscard]] std::size_t tasks_for(std::size_t n, std::size_t work) const noexcept {
+    return (std::max)(std::size_t{1}, (std::min)({n_workers_, n, work / task_work_}));
+  }
+  /// Splits [0, n) into one contiguous range for each worker: f(first, last, worker).
   template <class F>
-  void split(std::size_t n, std::size_t grain, F&& f) const {
-    const std::size_t n_tasks = (std::min)(n_workers_, (std::max)(std::size_t{1}, n / (std::max)(std::size_t{1}, grain)));
+  void split(std::size_t n, std::size_t work, F&& f) const {
+    const std::size_t n_tasks = tasks_for(n, work);
     if (n_tasks == 1) return f(std::size_t{0}, n, std::size_t{0});
     const auto task = [&](std::size_t i) { f(n * i / n_tasks, n * (i + 1) / n_tasks, i); };
     run(n_tasks, task);
   }
   /// f(item, worker) for each of n items; workers take the next one as they get free.
   template <class F>
-  void share(std::size_t n, F&& f) const {
-    const std::size_t n_tasks = (std::min)(n_workers_, n);
+  void share(std::size_t n, std::size_t work, F&& f) const {
+    const std::size_t n_tasks = tasks_for(n, work);
     std::atomic<std::size_t> next{0};
     const auto task = [&](std::size_t worker) {
       for (std::size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) f(i, worker);
     };
-    if (n_tasks <= 1) return task(0);
+    if (n_tasks == 1) return task(0);
     run(n_tasks, task);
   }
   template <class Task>
@@ -160,6 +170,7 @@ class cpu {
   const detail::kernel_table* kernels_;
   detail::any_executor executor_;
   std::size_t n_workers_;
+  std::size_t task_work_;
 };
 
 }  // namespace quena::inline v0

@@ -74,7 +74,7 @@ struct cpu_features {
   if (const char* named = std::getenv("QUENA_ISA"); named != nullptr && *named != '\0') {
     for (const isa i : {isa::portable, isa::avx2, isa::avx512})
       if (isa_name(i) == named) return i < best ? i : best;
-    fail(errc::invalid_argument, "cpu", "expected QUENA_ISA to be portable, avx2 or avx512, got " + std::string(named));
+    fail(errc::invalid_argument, "cpu", {"expected QUENA_ISA to be portable, avx2 or avx512, got ", named});
   }
   return best;
 }

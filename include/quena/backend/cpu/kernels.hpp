@@ -30,7 +30,7 @@ class cpu_kernels {
 
   /// Packs weights [rows, cols] for matmul(), rounded to `f` (automatic: f32).
   [[nodiscard]] cpu_matrix pack(tensor_view<const float, 2> weights, format f = format::automatic) const {
-    if (weights.stride(1) != 1 && weights.extent(1) > 1) fail(errc::invalid_argument, "pack", "expected rows of neighbouring floats, got a column stride of " + std::to_string(weights.stride(1)));
+    if (weights.stride(1) != 1 && weights.extent(1) > 1) fail(errc::invalid_argument, "pack", {"expected rows of neighbouring floats, got a column stride of ", weights.stride(1)});
     const std::size_t rows = weights.extent(0), cols = weights.extent(1);
     matrix_source source{"weights", dtype::f32, rows, cols, nullptr, 0, {}};
     cpu_matrix m = detail::empty_matrix("pack", {&source, 1}, f, false);
@@ -79,7 +79,7 @@ class cpu_kernels {
 
  private:
   static void same(std::string_view where, std::size_t a, std::size_t b) {
-    if (a != b) fail(errc::invalid_argument, where, "expected spans of one length, got " + std::to_string(a) + " and " + std::to_string(b));
+    if (a != b) fail(errc::invalid_argument, where, {"expected spans of one length, got ", a, " and ", b});
   }
   template <class Kernel, class From, class To>
   static void convert_with(Kernel kernel, std::span<const From> x, std::span<To> y) {

@@ -19,7 +19,7 @@ class cpu_kv_pool {
   explicit cpu_kv_pool(const kv_shape& shape) : shape_(shape) {
     const std::size_t n_cells = checked_cells(shape);
     if (shape.page_size % detail::block_positions != 0)
-      detail::expected("make_kv_pool", "a page size that is a multiple of " + std::to_string(detail::block_positions), std::to_string(shape.page_size));
+      detail::expected("make_kv_pool", {"a page size that is a multiple of ", detail::block_positions}, std::to_string(shape.page_size));
     cells_ = aligned_buffer(checked_product(n_cells + slack, block_bytes(shape.cell), "make_kv_pool"));
   }
 

@@ -21,7 +21,7 @@ inline cpu::stream cpu::make_stream(const stream_limits& limits) const {
 
 inline cpu::matrix cpu::pack(matrix m, std::span<const matrix_source> sources) const {
   aligned_buffer scratch(n_workers_ * detail::pack_scratch);
-  split(m.n_panels(), 1, [&](std::size_t first, std::size_t last, std::size_t worker) {
+  split(m.n_panels(), m.weights.size(), [&](std::size_t first, std::size_t last, std::size_t worker) {
     std::byte* const mine = scratch.data() + worker * detail::pack_scratch;
     for (std::size_t p = first; p < last; ++p) detail::pack_panel_of(*kernels_, m, sources, p, mine);
   });
@@ -36,17 +36,17 @@ inline void cpu::product(std::string_view where, stream& s, const matrix& w, ten
   if (n_rows == 0 || w.rows == 0) return;
   const detail::matmul_args args{w.weights.data(), reinterpret_cast<const float*>(w.bias.data()), w.cols, w.rows, x.data(), x.stride(0), n_rows, y.data(), y.stride(0), mode};
 
+  const std::size_t work = n_rows * w.n_panels() * detail::panel_rows * w.cols;
   if (n_rows <= kernels_->few_rows[w.type]) {  // bound by reading the weights: each worker one contiguous stream
     const auto kernel = kernels_->matmul_few[w.type];
-    const std::size_t panel_bytes = w.cols * detail::panel_rows * block_bytes(w.type);
-    split(w.n_panels(), 1 + (std::size_t{1} << 14) / (panel_bytes * n_rows + 1), [&](std::size_t first, std::size_t last, std::size_t) { kernel(args, first, last); });
+    split(w.n_panels(), work, [&](std::size_t first, std::size_t last, std::size_t) { kernel(args, first, last); });
     return;
   }
   // Bound by multiplying: blocks of rows times groups of panels, more of them than workers.
   const auto kernel = kernels_->matmul_many[w.type];
   const std::size_t n_blocks = (n_rows + detail::many_rows - 1) / detail::many_rows, block = ((n_rows + n_blocks - 1) / n_blocks + 11) / 12 * 12;
   const std::size_t n_groups = (w.n_panels() + detail::many_panels - 1) / detail::many_panels;
-  share(n_blocks * n_groups, [&](std::size_t item, std::size_t worker) {
+  share(n_blocks * n_groups, work, [&](std::size_t item, std::size_t worker) {
     const std::size_t panel = item / n_blocks * detail::many_panels, row = item % n_blocks * block;
     if (row >= n_rows) return;
     kernel(args, panel, (std::min)(w.n_panels(), panel + detail::many_panels), row, (std::min)(n_rows, row + block),
@@ -57,14 +57,14 @@ inline void cpu::product(std::string_view where, stream& s, const matrix& w, ten
 inline void cpu::embed(stream&, const matrix& w, const batch& rows, tensor_view<float, 2> x) const {
   check_embed(w.rows, w.cols, rows, x);
   if (w.gate_up) detail::expected("embed", "one matrix", "a gate-and-up pair");
-  split(rows.n_rows(), 8, [&](std::size_t first, std::size_t last, std::size_t) {
+  split(rows.n_rows(), rows.n_rows() * w.cols * 8, [&](std::size_t first, std::size_t last, std::size_t) {
     for (std::size_t i = first; i < last; ++i) detail::unpack_row(w, static_cast<std::size_t>(rows.tokens[i]), &x(i, std::size_t{0}));
   });
 }
 
 inline void cpu::rmsnorm(stream&, tensor_view<const float, 2> x, const vector& gain, float eps, tensor_view<float, 2> y) const {
   check_rmsnorm(gain.size, x, y);
-  split(x.extent(0), 1 + 16384 / (gain.size + 1), [&](std::size_t first, std::size_t last, std::size_t) {
+  split(x.extent(0), x.size() * 4, [&](std::size_t first, std::size_t last, std::size_t) {
     for (std::size_t i = first; i < last; ++i) kernels_->rmsnorm(&x(i, std::size_t{0}), gain.values.data(), eps, gain.size, &y(i, std::size_t{0}));
   });
 }
@@ -74,7 +74,7 @@ inline void cpu::rope_append(stream&, tensor_view<float, 2> qkv, const batch& ro
   const std::size_t d = shape.head_dim, n_heads = checked_query_heads("rope_append", qkv, rows, layer, shape), cell = block_bytes(shape.cell);
   check_rows("rope_append", rows.cos, rows.n_rows(), d / 2);
   check_rows("rope_append", rows.sin, rows.n_rows(), d / 2);
-  split(rows.n_rows(), 4, [&](std::size_t first, std::size_t last, std::size_t) {
+  split(rows.n_rows(), qkv.size() * 4, [&](std::size_t first, std::size_t last, std::size_t) {
     for (std::size_t i = first; i < last; ++i) {
       float* const q = &qkv(i, std::size_t{0});
       float *const k = q + n_heads * d, *const v = k + shape.n_kv_heads * d;
@@ -94,7 +94,7 @@ inline void cpu::attend(stream& s, tensor_view<const float, 2> qkv, const batch&
   const kv_shape& shape = pool.shape();
   const std::size_t d = shape.head_dim, n_heads = checked_query_heads("attend", qkv, rows, layer, shape), group = n_heads / shape.n_kv_heads;
   check_rows("attend", out, rows.n_rows(), n_heads * d);
-  if (d > s.limits.head_dim) detail::expected("attend", "a head_dim of at most " + std::to_string(s.limits.head_dim), std::to_string(d));
+  if (d > s.limits.head_dim) detail::expected("attend", {"a head_dim of at most ", s.limits.head_dim}, std::to_string(d));
   const std::size_t n_rows = rows.n_rows(), heads_per_call = (std::min)(group, detail::attend_lanes);
   if (n_rows == 0) return;
   const auto kernel = kernels_->attend[shape.cell];
@@ -108,14 +108,14 @@ inline void cpu::attend(stream& s, tensor_view<const float, 2> qkv, const batch&
   };
   const auto n_chunks = [&](std::size_t row) { return std::size_t{rows.positions[row]} / detail::chunk_positions + 1; };
 
-  std::size_t longest = 0;
-  for (std::size_t i = 0; i < n_rows; ++i) longest = (std::max)(longest, n_chunks(i));
+  std::size_t longest = 0, work = 0;
+  for (std::size_t i = 0; i < n_rows; ++i) longest = (std::max)(longest, n_chunks(i)), work += rows.positions[i] * std::size_t{2} * n_heads * d;
   const std::size_t partials_of_row = longest * n_heads * (d + 2);
   if (n_workers_ > 1 && longest > 1 && group <= detail::attend_lanes && n_rows * shape.n_kv_heads < 2 * n_workers_ && n_rows * partials_of_row <= s.partial_floats) {
     // A few rows with much to attend to: split along positions too, then merge each head's chunks in their order.
     float* const partials = reinterpret_cast<float*>(s.partials.data());  // [row][kv head][chunk][group][d + 2]
     const auto partials_at = [&](std::size_t row, std::size_t kv_head) { return partials + (row * shape.n_kv_heads + kv_head) * longest * group * (d + 2); };
-    share(n_rows * shape.n_kv_heads * longest, [&](std::size_t item, std::size_t worker) {
+    share(n_rows * shape.n_kv_heads * longest, work, [&](std::size_t item, std::size_t worker) {
       const std::size_t row = item / longest / shape.n_kv_heads, kv_head = item / longest % shape.n_kv_heads, chunk = item % longest;
       if (chunk >= n_chunks(row)) return;
       detail::attend_args args = call(row, 1, kv_head, 0, group, worker);
@@ -133,7 +133,7 @@ inline void cpu::attend(stream& s, tensor_view<const float, 2> qkv, const batch&
   const auto starts_tile = [&](std::size_t row) {
     return row % rows_per_tile == 0 || rows.sequences[row] != rows.sequences[row - 1] || rows.positions[row] < rows.positions[row - 1];
   };
-  share(n_rows * shape.n_kv_heads, [&](std::size_t item, std::size_t worker) {
+  share(n_rows * shape.n_kv_heads, work, [&](std::size_t item, std::size_t worker) {
     const std::size_t row = n_rows - 1 - item / shape.n_kv_heads, kv_head = item % shape.n_kv_heads;
     if (!starts_tile(row)) return;
     std::size_t end = row + 1;

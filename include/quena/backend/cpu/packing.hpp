@@ -113,17 +113,17 @@ inline cpu_matrix empty_matrix(std::string_view where, std::span<const matrix_so
   m.type = stored_type(sources, f);
   for (const matrix_source& s : sources) {
     if (s.cols != m.cols)
-      fail(errc::invalid_argument, where, "expected " + std::to_string(m.cols) + " columns, got " + std::to_string(s.cols) + " in " + std::string(s.name));
-    if (!is_weight_type(s.type)) fail(errc::unsupported, where, "expected a float or block type, got " + std::string(dtype_name(s.type)) + " in " + std::string(s.name));
+      fail(errc::invalid_argument, where, {"expected ", m.cols, " columns, got ", s.cols, " in ", s.name});
+    if (!is_weight_type(s.type)) fail(errc::unsupported, where, {"expected a float or block type, got ", dtype_name(s.type), " in ", s.name});
     if (s.cols % block_elements(s.type) != 0)
-      fail(errc::invalid_argument, where, "expected whole blocks of " + std::to_string(block_elements(s.type)) + " columns, got " + std::to_string(s.cols) + " in " + std::string(s.name));
+      fail(errc::invalid_argument, where, {"expected whole blocks of ", block_elements(s.type), " columns, got ", s.cols, " in ", s.name});
     if (s.bias.size != 0 && (s.bias.size != s.rows || block_elements(s.bias.type) != 1 || !is_weight_type(s.bias.type)))
-      fail(errc::invalid_argument, where, "expected a bias of " + std::to_string(s.rows) + " floats, got " + std::to_string(s.bias.size) + " of " + std::string(dtype_name(s.bias.type)) + " in " + std::string(s.name));
+      fail(errc::invalid_argument, where, {"expected a bias of ", s.rows, " floats, got ", s.bias.size, " of ", dtype_name(s.bias.type), " in ", s.name});
     m.rows += s.rows;
   }
   if (gate_up) {
     if (sources[0].rows != sources[1].rows)
-      fail(errc::invalid_argument, where, "expected gate and up of one shape, got " + std::to_string(sources[0].rows) + " and " + std::to_string(sources[1].rows) + " rows");
+      fail(errc::invalid_argument, where, {"expected gate and up of one shape, got ", sources[0].rows, " and ", sources[1].rows, " rows"});
     m.rows /= 2;
   }
   const std::size_t cells = checked_product(m.n_panels(), panel_rows, where);

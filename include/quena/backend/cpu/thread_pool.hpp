@@ -74,7 +74,7 @@ class thread_pool {
     } catch (const std::system_error&) {
       const std::size_t got = threads_.size();
       stop();
-      fail(errc::out_of_memory, "thread_pool", "expected to start " + std::to_string(n - 1) + " threads, got " + std::to_string(got));
+      fail(errc::out_of_memory, "thread_pool", {"expected to start ", n - 1, " threads, got ", got});
     }
   }
   thread_pool(const thread_pool&) = delete;
