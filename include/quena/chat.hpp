@@ -10,7 +10,7 @@
 
 #include "generate.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 struct chat_options {
   std::string system = {};           ///< the system message; empty: none
@@ -81,4 +81,4 @@ class chat {
   std::vector<chat_message> messages_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

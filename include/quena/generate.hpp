@@ -17,7 +17,7 @@
 #include "sample/stop.hpp"
 #include "text/stream_decoder.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// What to do when a text outgrows the context while it is generated. A prompt that does not fit is always an error.
 enum class context_policy : std::uint8_t {
@@ -257,4 +257,4 @@ generate_result generate(const llm<B>& source, std::string_view prompt, const ge
   return run(g, each);
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -18,7 +18,7 @@
 #include "text/chat_template.hpp"
 #include "text/tokenizer.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 struct load_options {
   quena::format format = quena::format::automatic;
@@ -92,4 +92,4 @@ template <backend B>
   return load(path, options, cpu({.threads = options.threads, .level = {}}, build));
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

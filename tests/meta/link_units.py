@@ -2,7 +2,7 @@
 """Two units that include the umbrella link into one program: with the same flags, and one built for the baseline beside one built
 with -mavx512f -mavx2, in both link orders, with and without optimisation. The linker keeps one copy of each inline function, so
 no inline function of the library that the linker may share may have been compiled for AVX, unless its name says so (the inline
-namespace QUENA_FLAGS, or an ISA namespace): the disassembly is searched for such ones. Then the baseline's half is run on a
+namespace QUENA_ABI, or an ISA namespace): the disassembly is searched for such ones. Then the baseline's half is run on a
 machine without AVX (emulated).
 
 That run is only reported, not judged, where the wide unit comes first and only functions of others (the standard library's and
@@ -25,7 +25,7 @@ def shared_avx_functions(program):
     mangled = [name for name in uses(program, re.compile(r"\tv\w+\s.*%[xyz]mm|\tv\w+\s*$")) if name.split(".")[0] in weak]
     names = subprocess.run(["c++filt"], input="\n".join(mangled), capture_output=True, text=True, check=True).stdout.splitlines()
     ours = [n for m, n in zip(mangled, names) if re.match(r"_ZN?K?[VK]*Z?N?K?5quena", m)]
-    wrong = [n for n in ours if not belongs_to_isa(n) and not re.search(r"::flags_\w+::", n)]
+    wrong = [n for n in ours if not belongs_to_isa(n) and not re.search(r"quena::v0_(?!0000)\w+::", n)]
     return wrong, [n for n in names if n not in ours]
 
 

@@ -14,7 +14,7 @@
 #include "../core/tensor.hpp"
 #include "../quant/gguf_blocks.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 using token_id = std::int32_t;
 using page_id = std::uint32_t;
@@ -144,4 +144,4 @@ concept backend = std::movable<B> && requires(const B b, typename B::stream& s, 
   b.write_page(s, pool, page, const_bytes);
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -13,7 +13,7 @@
 #include "conformance/errors.hpp"
 #include "conformance/report.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// Runs every operation of a backend on seeded random inputs and compares with `reference` within derived tolerances, and with
 /// itself, bit for bit, where the contract says that a result may not depend on something:
@@ -35,4 +35,4 @@ template <backend B>
   return log.take();
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

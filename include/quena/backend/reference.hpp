@@ -11,7 +11,7 @@
 
 #include "support.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// See backend.hpp for what each operation means.
 /// Numerics every sum is a double, each result is rounded to f32 once; so its error is half an ulp of the exact result for the
@@ -225,4 +225,4 @@ class reference {
 
 static_assert(backend<reference>);
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -13,7 +13,7 @@
 #include "../core/float16.hpp"
 #include "backend.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -110,4 +110,4 @@ inline void store_as(float value, dtype type, std::byte* to) noexcept {
   else std::memcpy(to, &half, sizeof half);
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

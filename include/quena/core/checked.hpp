@@ -10,7 +10,7 @@
 
 #include "error.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -28,4 +28,4 @@ namespace detail {
   fail(errc::out_of_memory, where, {"expected a size that memory can have, got ", a, " x ", b});
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -12,7 +12,7 @@
 #include "checked.hpp"
 #include "error.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// What a tensor's bytes mean. The types from q8_0 on are stored in blocks that share a scale (quant/gguf_blocks.hpp).
 enum class dtype : std::uint8_t { f32, f16, bf16, f64, i8, u8, i16, u16, i32, u32, i64, u64, boolean, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k };
@@ -63,4 +63,4 @@ inline constexpr dtype_layout dtype_table[n_dtypes] = {
   return *n;
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -9,7 +9,7 @@
 
 #include "tensor.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 template <class T>
 using eigen_map = Eigen::Map<std::conditional_t<std::is_const_v<T>, const Eigen::Matrix<std::remove_const_t<T>, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>,
@@ -32,4 +32,4 @@ tensor_view<typename Derived::Scalar, 2> as_view(Eigen::DenseBase<Derived>& m) {
           Derived::IsRowMajor ? std::array{outer, inner} : std::array{inner, outer}};
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

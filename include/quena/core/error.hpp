@@ -11,7 +11,9 @@
 #include <string_view>
 #include <utility>
 
-namespace quena::inline v0 {
+#include "config.hpp"
+
+namespace quena::inline QUENA_ABI {
 
 /// What kind of thing went wrong, for programs; the message is for people.
 enum class errc {
@@ -127,4 +129,4 @@ inline std::string shortened(std::string_view s) { return s.size() <= 100 ? std:
 
 }  // namespace detail
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -5,7 +5,9 @@
 #include <bit>
 #include <cstdint>
 
-namespace quena::inline v0 {
+#include "config.hpp"
+
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -74,4 +76,4 @@ struct bf16 {
 
 static_assert(sizeof(f16) == 2 && sizeof(bf16) == 2);
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

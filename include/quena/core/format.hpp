@@ -6,7 +6,9 @@
 #include <optional>
 #include <string_view>
 
-namespace quena::inline v0 {
+#include "config.hpp"
+
+namespace quena::inline QUENA_ABI {
 
 /// Storage format of prepared weight matrices. Norm gains and biases are always f32.
 enum class format : std::uint8_t {
@@ -32,4 +34,4 @@ enum class format : std::uint8_t {
   return std::nullopt;
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -14,7 +14,7 @@
 
 #include "error.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// Owns bytes aligned to a cache line; large blocks are aligned to and advised for huge pages, and are not touched, so an
 /// untouched part costs address space only. The contents are uninitialised.
@@ -55,4 +55,4 @@ class aligned_buffer {
   std::size_t n_bytes_ = 0;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

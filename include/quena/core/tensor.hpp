@@ -15,7 +15,7 @@
 #include "error.hpp"
 #include "memory.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// An extent known at run time only, in the list of a tensor_view's static extents.
 inline constexpr std::size_t dynamic_extent = std::dynamic_extent;
@@ -215,4 +215,4 @@ class tensor {
   aligned_buffer memory_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -10,7 +10,7 @@
 
 #include "../model/session.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 struct perplexity_options {
   std::size_t window = 512;  ///< ids per window; each window is evaluated alone from position 0 and scored from its second id
@@ -93,4 +93,4 @@ perplexity_result perplexity(session<B>& model, std::span<const token_id> ids, c
   return r;
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -23,7 +23,7 @@
 #include "safetensors.hpp"
 #include "sort_by_name.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// A tensor of a checkpoint. Its bytes live as long as the checkpoint.
 struct checkpoint_tensor {
@@ -275,4 +275,4 @@ class checkpoint {
   std::vector<checkpoint_tensor> tensors_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -26,7 +26,7 @@ extern "C" __declspec(dllimport) unsigned long __stdcall GetFileAttributesW(cons
 
 #include "../core/error.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 enum class path_kind : std::uint8_t { absent, file, folder, other };
 
@@ -165,4 +165,4 @@ inline std::string resolved(const std::string& path) {
   return names;
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -27,7 +27,7 @@
 #include "mapped_file.hpp"
 #include "sort_by_name.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// Types of metadata values, by their numbers in the file.
 enum class gguf_type : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, string, array, u64, i64, f64 };
@@ -442,4 +442,4 @@ class gguf_file {
   std::vector<gguf_tensor> tensors_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

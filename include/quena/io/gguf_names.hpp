@@ -6,7 +6,9 @@
 #include <string_view>
 #include <utility>
 
-namespace quena::inline v0 {
+#include "../core/config.hpp"
+
+namespace quena::inline QUENA_ABI {
 
 /// The Hugging Face name of a GGUF tensor; a name that is not a Llama's comes back unchanged.
 ///   blk.3.attn_k.weight -> model.layers.3.self_attn.k_proj.weight
@@ -42,4 +44,4 @@ namespace quena::inline v0 {
   return std::string(gguf_name);
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -14,7 +14,7 @@
 
 #include "../core/error.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 using json = nlohmann::json;
 
@@ -179,4 +179,4 @@ inline json parse_json(std::string_view text, std::string_view where, std::strin
   return builder.take();
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

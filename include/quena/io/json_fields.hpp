@@ -14,7 +14,7 @@
 #include "../core/error.hpp"
 #include "json.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -129,4 +129,4 @@ class json_fields {
   std::string prefix_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -34,7 +34,7 @@ __declspec(dllimport) void* __stdcall MapViewOfFile(void* mapping, unsigned long
 #include <sys/mman.h>
 #endif
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// A plain file mapped read only. Moving keeps the addresses; the bytes live as long as the object.
 /// Whoever parses them must compare every offset with `bytes().size()`: touching a page beyond the end kills the process. So
@@ -126,4 +126,4 @@ class mapped_file {
   std::string path_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -22,7 +22,7 @@
 #include "mapped_file.hpp"
 #include "sort_by_name.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// A tensor as the file has it, row-major: a matrix is {out_features, in_features}.
 struct safetensors_tensor {
@@ -240,4 +240,4 @@ class safetensors_file {
   std::vector<std::pair<std::string, std::string>> metadata_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
-namespace quena::inline v0 {
+#include "../core/config.hpp"
+
+namespace quena::inline QUENA_ABI {
 namespace detail {
 
 inline void sort_names(std::vector<std::pair<std::string_view, std::size_t>>& names) { std::sort(names.begin(), names.end()); }
@@ -27,4 +29,4 @@ void sort_by_name(std::vector<Record>& records, Name&& name) {
 }
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -19,7 +19,7 @@
 #include "../quant/gguf_blocks.hpp"
 #include "rope.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// A Llama in numbers. After read_config() every value is in range and they fit together.
 struct llama_config {
@@ -278,4 +278,4 @@ inline llama_config gguf_config(const checkpoint& files) {
   return parse_config(files.config_json(), files.file_path("config.json"));
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

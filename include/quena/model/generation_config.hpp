@@ -12,7 +12,7 @@
 #include "../io/json_fields.hpp"
 #include "config.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// The checkpoint's own settings; what it doesn't say is nothing.
 struct generation_defaults {
@@ -54,4 +54,4 @@ struct generation_defaults {
   return d;
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -16,7 +16,7 @@
 #include "../backend/backend.hpp"
 #include "../core/error.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 using sequence_id = std::uint32_t;
 
@@ -194,4 +194,4 @@ class kv_cache {
   std::vector<sequence> sequences_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

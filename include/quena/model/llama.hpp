@@ -12,7 +12,7 @@
 #include "llama_weights.hpp"
 #include "workspace.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// What a forward pass returns, in host memory, until the workspace is used again: a line for each row that wanted logits, in
 /// the order of the rows.
@@ -105,4 +105,4 @@ class llama {
   llama_weights<B> weights_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -13,7 +13,7 @@
 #include "rope.hpp"
 #include "weights.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 struct weight_options {
   quena::format format = quena::format::automatic;
@@ -107,4 +107,4 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
   return w;
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

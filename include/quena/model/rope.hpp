@@ -15,7 +15,7 @@
 
 #include "../core/error.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// How the frequencies are stretched for contexts beyond those of pretraining.
 enum class rope_type : std::uint8_t {
@@ -156,4 +156,4 @@ class rope_table {
   double scale_ = 1;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

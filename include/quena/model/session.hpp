@@ -9,7 +9,7 @@
 
 #include "llama.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// A sequence with a cache and scratch of its own. The model must outlive it. Not for use by two threads at once.
 template <backend B>
@@ -106,4 +106,4 @@ class session {
   std::vector<row> rows_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -14,7 +14,7 @@
 #include "../quant/gguf_blocks.hpp"
 #include "config.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// A tensor that the architecture needs: a matrix [rows, cols] = [out_features, in_features], or a vector [rows] if cols is 0.
 struct weight_spec {
@@ -118,4 +118,4 @@ inline void check_finite(const checkpoint& files, finite_options options = {}) {
   return {.name = t.name, .type = t.type, .rows = t.shape.at(0), .cols = t.shape.at(1), .data = t.data.data(), .interleaved_head_dim = t.interleaved_head_dim, .bias = {}};
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

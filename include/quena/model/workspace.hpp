@@ -12,7 +12,7 @@
 #include "kv_cache.hpp"
 #include "rope.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// One row of a forward pass: a token of a sequence at its position.
 struct row {
@@ -150,4 +150,4 @@ struct workspace {
   }
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

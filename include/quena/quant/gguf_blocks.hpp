@@ -16,7 +16,7 @@
 #include "../core/error.hpp"
 #include "../core/float16.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// 32 weights: d * q.
 struct q8_0_block {
@@ -286,4 +286,4 @@ template <class Word>
   });
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// A token that may still be chosen.
 struct candidate {
@@ -168,4 +168,4 @@ inline void keep_typical(std::vector<candidate>& list, float typical_p, float gr
   return list.back().id;  // not reached for a point within the total
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -7,7 +7,9 @@
 #include <span>
 #include <vector>
 
-namespace quena::inline v0 {
+#include "../core/config.hpp"
+
+namespace quena::inline QUENA_ABI {
 
 /// Counts of the tokens inside the penalty window, all of them and the generated ones apart. All memory is taken by the
 /// constructor, unless the window is longer than 65536 tokens: then its ring grows as it fills. A copy is an independent snapshot.
@@ -102,4 +104,4 @@ inline void apply_presence_frequency_penalty(std::span<float> logits, std::span<
   detail::for_each_counted(counts, [&](std::size_t i) { logits[i] -= frequency * static_cast<float>(counts[i]) + presence; });
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -178,4 +178,4 @@ inline void softmax(std::span<const float> x, std::span<float> p, float temperat
   for (float& v : p) v = static_cast<float>(static_cast<double>(v) / total);
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// How the next token is chosen. The exact meaning of every field is the definition at the top of sample/sampler.hpp; the
 /// defaults draw from the model's own distribution.
@@ -111,4 +111,4 @@ inline void sampling_options::validate(std::size_t vocab_size) const {
   for (std::size_t i = 0; i < banned_tokens.size(); ++i) detail::check_option_id("banned_tokens", i, banned_tokens[i], vocab_size);
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-namespace quena::inline v0 {
+#include "../core/config.hpp"
+
+namespace quena::inline QUENA_ABI {
 
 /// Four 32-bit words: the counter and the output of one Philox block.
 struct philox_words {
@@ -57,4 +59,4 @@ struct philox_key {
 /// 64 uniform bits as a double in [0, 1): the top 53 of them.
 [[nodiscard]] constexpr double uniform_unit(std::uint64_t bits) noexcept { return static_cast<double>(bits >> 11) * 0x1p-53; }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

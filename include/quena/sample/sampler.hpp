@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 struct token_logprob {
   std::int32_t token;
@@ -337,4 +337,4 @@ class sampler {
   sampling_scratch scratch_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

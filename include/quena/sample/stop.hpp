@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// Passes text through until a stop string occurs in it.
 ///
@@ -153,4 +153,4 @@ class stop_matcher {
   bool stopped_ = false;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

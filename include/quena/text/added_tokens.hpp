@@ -14,7 +14,7 @@
 #include "../core/error.hpp"
 #include "vocabulary.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace detail {
 
 /// A token that is matched literally. The strips let it take the white space beside it along.
@@ -98,4 +98,4 @@ class added_token_matcher {
 };
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -14,7 +14,7 @@
 #include "../core/error.hpp"
 #include "vocabulary.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace detail {
 
 /// (left, right) -> the token they make and its rank; the lowest rank is merged first.
@@ -173,4 +173,4 @@ class bpe_merger {
 };
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

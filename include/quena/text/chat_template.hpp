@@ -18,7 +18,7 @@
 #include "jinja/parser.hpp"
 #include "segment.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// One turn of a conversation. For tool calls and other fields use the JSON form.
 struct chat_message {
@@ -127,4 +127,4 @@ class chat_template {
   jinja::program program_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

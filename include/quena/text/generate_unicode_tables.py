@@ -50,7 +50,7 @@ def main():
 
 #include <cstdint>
 
-namespace quena::inline v0 {{
+namespace quena::inline QUENA_ABI {{
 namespace detail {{
 
 inline constexpr std::uint32_t unicode_end = 0x{end:X};  // from here on no code point has a class
@@ -62,7 +62,7 @@ inline constexpr std::uint64_t unicode_classes[{len(blocks)} * 8] = {{
 {fill([f"0x{w:x}" for words in blocks for w in words])}}};
 
 }}  // namespace detail
-}}  // namespace quena::inline v0""")
+}}  // namespace quena::inline QUENA_ABI""")
 
 
 main()

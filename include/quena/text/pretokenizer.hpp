@@ -10,7 +10,7 @@
 
 #include "unicode.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// The ways to cut text into words. A pattern that is not known here is an error at load, never a guess.
 enum class split_pattern : std::uint8_t {
@@ -170,4 +170,4 @@ constexpr void split_words(split_pattern pattern, std::string_view text, F&& wor
   }
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -4,7 +4,9 @@
 
 #include <string_view>
 
-namespace quena::inline v0 {
+#include "../core/config.hpp"
+
+namespace quena::inline QUENA_ABI {
 
 /// A part of a longer text. The parts are read as if they were joined, but a special token such as `<|eot_id|>` counts only
 /// where all of its bytes lie in parts with `parse_special`: what a user wrote can never become a control token.
@@ -13,4 +15,4 @@ struct text_segment {
   bool parse_special = false;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

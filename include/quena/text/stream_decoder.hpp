@@ -8,7 +8,7 @@
 #include "tokenizer.hpp"
 #include "unicode.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// Turns a stream of ids into a stream of valid UTF-8. The pieces joined, with flush()'s, are to_valid_utf8(tokenizer.decode(ids)).
 /// Held back is at most the beginning of one character (three bytes); bytes that can't become one come out as U+FFFD at once.
@@ -53,4 +53,4 @@ class stream_decoder {
   std::string out_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

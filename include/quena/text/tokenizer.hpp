@@ -21,7 +21,7 @@
 #include "tokenizer_gguf.hpp"
 #include "tokenizer_json.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 struct encode_options {
   bool add_bos = true;         ///< put what the file asks for around the text (the BOS token, if it asks for that); never a second BOS
@@ -325,4 +325,4 @@ inline std::optional<std::string> read_chat_template(const checkpoint& c, std::s
   return detail::read_tokenizer_config(c.text_file("tokenizer_config.json").value_or(""), c.file_path("tokenizer_config.json"), name).chat_template;
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -10,7 +10,7 @@
 #include "../core/error.hpp"
 #include "../io/json.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace detail {
 
 /// A member of a JSON object; null if it is absent, null, or `object` is no object.
@@ -83,4 +83,4 @@ inline tokenizer_config read_tokenizer_config(std::string_view text, std::string
 }
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -17,7 +17,7 @@
 #include "pretokenizer.hpp"
 #include "vocabulary.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace detail {
 
 /// U+2581, which SentencePiece vocabularies write for a space. Our tables hold the space itself.
@@ -166,4 +166,4 @@ constexpr std::optional<std::uint8_t> byte_fallback_value(std::string_view text)
 }
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

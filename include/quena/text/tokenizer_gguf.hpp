@@ -17,7 +17,7 @@
 #include "../io/gguf.hpp"
 #include "tokenizer_data.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace detail {
 
 /// One reading of one file's tokenizer.ggml.* keys.
@@ -193,4 +193,4 @@ class tokenizer_gguf_reader {
 inline tokenizer_data read_tokenizer_gguf(const gguf_file& file) { return tokenizer_gguf_reader(file).read(); }
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -18,7 +18,7 @@
 #include "tokenizer_config.hpp"
 #include "tokenizer_data.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace detail {
 
 /// Takes the two big tables out of the stream of JSON events and lets the rest, which is small, become a json value.
@@ -425,4 +425,4 @@ inline tokenizer_data read_tokenizer_json(std::string_view text, std::string_vie
 }
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -9,7 +9,7 @@
 
 #include "unicode_tables.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// One character of a byte string, or one stretch of bytes that is none.
 struct utf8_char {
@@ -108,4 +108,4 @@ constexpr char_class classify(std::uint32_t code_point) noexcept {
   return static_cast<char_class>(word >> (code_point % 32 * 2) & 3u);
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

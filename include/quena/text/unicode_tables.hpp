@@ -5,7 +5,9 @@
 
 #include <cstdint>
 
-namespace quena::inline v0 {
+#include "../core/config.hpp"
+
+namespace quena::inline QUENA_ABI {
 namespace detail {
 
 inline constexpr std::uint32_t unicode_end = 0x32400;  // from here on no code point has a class
@@ -171,4 +173,4 @@ inline constexpr std::uint64_t unicode_classes[133 * 8] = {
     0x5555555555555555, 0x5555555555555555, 0x55555555, 0x0, 0x0};
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -12,7 +12,7 @@
 
 #include "../core/error.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// A token's number. Negative ones are never valid.
 using token_id = std::int32_t;
@@ -182,4 +182,4 @@ class vocabulary {
 };
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -10,7 +10,7 @@
 #include "../reference.hpp"
 #include "rig.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -363,4 +363,4 @@ void check_caches(conformance_log& log, const B& b, const conformance_options& o
 
 }  // namespace detail
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

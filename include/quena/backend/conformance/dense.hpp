@@ -11,7 +11,7 @@
 #include "../reference.hpp"
 #include "rig.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -284,4 +284,4 @@ void check_copies(conformance_log& log, const B& b, const conformance_options& o
 
 }  // namespace detail
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -7,7 +7,7 @@
 
 #include "rig.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -177,4 +177,4 @@ void check_errors(conformance_log& log, const B& b) {
 
 }  // namespace detail
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

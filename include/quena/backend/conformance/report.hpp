@@ -16,7 +16,7 @@
 
 #include "../../core/tensor.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// One thing a backend does wrong.
 struct conformance_failure {
@@ -123,4 +123,4 @@ class conformance_log {
 
 }  // namespace detail
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

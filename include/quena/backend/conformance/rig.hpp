@@ -12,7 +12,7 @@
 #include "../backend.hpp"
 #include "report.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -180,4 +180,4 @@ void check_row_operation(conformance_log& log, conformance_rig<B>& rig, std::str
 
 }  // namespace detail
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -19,7 +19,7 @@
 #include "kv_pool.hpp"
 #include "packing.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 struct cpu_options {
   int threads = 0;               ///< 0: all cores (with OpenMP: what OMP_NUM_THREADS says)
@@ -173,10 +173,10 @@ class cpu {
   std::size_t task_work_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI
 
 #include "operations.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 static_assert(backend<cpu>);
 }

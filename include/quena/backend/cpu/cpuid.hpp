@@ -19,7 +19,7 @@
 #endif
 #endif
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// The kernels' instruction sets, in rising order. `portable` is what the compiler's own flags give (SSE2, NEON, …).
 enum class isa : std::uint8_t { portable, avx2, avx512 };
@@ -79,4 +79,4 @@ struct cpu_features {
   return best;
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -63,7 +63,7 @@
 #define QUENA_HAS_XSIMD 0
 #endif
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace detail {
 inline namespace QUENA_FLAGS {
 namespace kernels {
@@ -138,4 +138,4 @@ inline const kernel_table& kernels_for(isa level) noexcept {
 
 }  // namespace QUENA_FLAGS
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

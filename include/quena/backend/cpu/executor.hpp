@@ -18,7 +18,7 @@
 #include <omp.h>
 #endif
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// Runs f(0) … f(n - 1), in any order, at most concurrency() of them at a time, and returns when all are done. The tasks of one
 /// call are independent, never throw and never wait for one another. Results do not depend on the executor.
@@ -160,4 +160,4 @@ inline any_executor default_executor(std::size_t n_threads) {
 }  // namespace QUENA_FLAGS
 }  // namespace detail
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -8,7 +8,7 @@
 #include "../../core/dtype.hpp"
 #include "cpuid.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace detail {
 
 /// Output rows of a weight matrix that lie side by side: a panel holds 32 rows as [cols][32], and a matrix its panels one after
@@ -111,4 +111,4 @@ struct kernel_table {
 };
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -18,7 +18,7 @@
 #include "dispatch.hpp"
 #include "packing.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// Kernels for the best instruction set of this machine. Immutable: any number of threads may use one object.
 /// Errors   invalid_argument: lengths or shapes that don't match. Inputs and outputs may be the same memory, not overlap otherwise.
@@ -101,4 +101,4 @@ inline void cpu_kernels::matmul(const cpu_matrix& w, tensor_view<const float, 2>
   }
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

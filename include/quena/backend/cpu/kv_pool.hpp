@@ -10,7 +10,7 @@
 #include "../support.hpp"
 #include "kernel_table.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// Page after page; in it layer after layer, in it head after head: the keys as [page_size / 16][head_dim][16 positions], then the
 /// values as [page_size][head_dim]. Untouched pages cost address space only.
@@ -40,4 +40,4 @@ class cpu_kv_pool {
   aligned_buffer cells_;
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

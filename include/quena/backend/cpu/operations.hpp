@@ -5,7 +5,7 @@
 #include "../support.hpp"
 #include "cpu.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 inline cpu::stream cpu::make_stream(const stream_limits& limits) const {
   stream s;
@@ -171,4 +171,4 @@ inline void cpu::write_page(stream&, kv_pool& pool, page_id page, std::span<cons
   std::memcpy(pool.page(page), host.data(), host.size());
 }
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

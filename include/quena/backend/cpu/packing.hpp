@@ -15,7 +15,7 @@
 #include "../backend.hpp"
 #include "kernel_table.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 /// A weight matrix as panels of 32 output rows, [ceil(rows / 32)][cols][32], the missing rows zero (kernel_table.hpp says why).
 /// A gate-and-up pair has 16 gate rows and the same 16 up rows in each panel, so that SwiGLU happens where the sums are.
@@ -151,4 +151,4 @@ inline void unpack_row(const cpu_matrix& m, std::size_t r, float* out) noexcept 
 }
 
 }  // namespace detail
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

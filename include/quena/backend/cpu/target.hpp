@@ -43,49 +43,10 @@
 #define QUENA_INLINE_LAMBDA __attribute__((always_inline))
 #endif
 
-// QUENA_FLAGS names an inline namespace after the compiler's flags. Whatever is compiled differently under different flags lives
-// in it, so two translation units with different -m flags (or with and without OpenMP) never share such a function.
-#if defined(__AVX512VNNI__)
-#define QUENA_FLAG_ISA 9
-#elif defined(__AVX512BW__)
-#define QUENA_FLAG_ISA 8
-#elif defined(__AVX512F__)
-#define QUENA_FLAG_ISA 7
-#elif defined(__AVX2__)
-#define QUENA_FLAG_ISA 6
-#elif defined(__AVX__)
-#define QUENA_FLAG_ISA 5
-#elif defined(__SSE4_2__)
-#define QUENA_FLAG_ISA 4
-#elif defined(__SSE4_1__)
-#define QUENA_FLAG_ISA 3
-#elif defined(__SSSE3__)
-#define QUENA_FLAG_ISA 2
-#elif defined(__SSE3__)
-#define QUENA_FLAG_ISA 1
-#else
-#define QUENA_FLAG_ISA 0
-#endif
-#if defined(__FMA__)
-#define QUENA_FLAG_FMA 1
-#else
-#define QUENA_FLAG_FMA 0
-#endif
-#if defined(__BMI2__)
-#define QUENA_FLAG_BMI 1
-#else
-#define QUENA_FLAG_BMI 0
-#endif
-#if defined(__FAST_MATH__)
-#define QUENA_FLAG_FAST 1
-#else
-#define QUENA_FLAG_FAST 0
-#endif
+// With and without OpenMP units may share types, but not the functions that start threads: those live in the inline namespace
+// QUENA_FLAGS.
 #if defined(_OPENMP)
-#define QUENA_FLAG_OPENMP 1
+#define QUENA_FLAGS openmp
 #else
-#define QUENA_FLAG_OPENMP 0
+#define QUENA_FLAGS no_openmp
 #endif
-#define QUENA_PASTE_FLAGS(a, b, c, d, e) flags_##a##b##c##d##e
-#define QUENA_EXPAND_FLAGS(a, b, c, d, e) QUENA_PASTE_FLAGS(a, b, c, d, e)
-#define QUENA_FLAGS QUENA_EXPAND_FLAGS(QUENA_FLAG_ISA, QUENA_FLAG_FMA, QUENA_FLAG_BMI, QUENA_FLAG_FAST, QUENA_FLAG_OPENMP)

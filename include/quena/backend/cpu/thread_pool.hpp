@@ -26,7 +26,7 @@
 #include "../../core/error.hpp"
 #include "target.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 
 namespace detail {
 
@@ -174,4 +174,4 @@ class thread_pool {
   long owner_ = detail::process_id();
 };
 
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

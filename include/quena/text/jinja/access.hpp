@@ -14,7 +14,7 @@
 #include "repr.hpp"
 #include "runtime.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 bool is_string_method(std::string_view name);                                                          // string_methods.hpp
@@ -303,4 +303,4 @@ inline value call_value(runtime& rt, const value& callee, const arguments& args)
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -12,7 +12,7 @@
 
 #include "value.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 enum class operation : std::uint8_t { add, subtract, multiply, divide, floor_divide, modulo, power, equal, not_equal, less, less_equal, greater, greater_equal, contained, not_contained };
@@ -127,4 +127,4 @@ struct program {
 enum : std::uint32_t { symbol_loop, symbol_caller, symbol_varargs, symbol_kwargs, n_fixed_symbols };
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

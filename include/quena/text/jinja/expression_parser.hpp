@@ -17,7 +17,7 @@
 #include "ast.hpp"
 #include "lexer.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// The expression half of the parser; the statements are in parser.hpp. Chains of equal operators and of suffixes become one
@@ -528,4 +528,4 @@ class expression_parser {
 };
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

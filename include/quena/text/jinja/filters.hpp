@@ -12,7 +12,7 @@
 #include "text_filters.hpp"
 #include "to_json.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 namespace filters {
 
@@ -88,4 +88,4 @@ inline value apply_filter(runtime& rt, std::string_view name, const value& input
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -16,7 +16,7 @@
 #include "runtime.hpp"
 #include "strings.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// [[fill]align][sign][#][0][width][,][.precision][type]; the % form sets the same fields.
@@ -387,4 +387,4 @@ class brace_formatter {
 inline value format_braces(runtime& rt, const text& format, const arguments& args) { return rt.make(brace_formatter(rt, args).run(format)); }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -13,7 +13,7 @@
 #include "../../io/json.hpp"
 #include "value.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// Sink of read_json() that builds a value. Nothing in it counts as written by the template.
@@ -85,4 +85,4 @@ inline value value_from_json(std::string_view json_text, std::string_view where,
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

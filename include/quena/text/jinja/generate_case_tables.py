@@ -61,7 +61,7 @@ def main():
 
 #include "../unicode.hpp"
 
-namespace quena::inline v0 {{
+namespace quena::inline QUENA_ABI {{
 namespace jinja {{
 namespace tables {{
 
@@ -131,7 +131,7 @@ inline bool is_decimal(char32_t c) noexcept {
 inline bool is_digit(char32_t c) noexcept { return is_decimal(c) || (c >= 0x80 && tables::in_ranges(tables::digit_ranges, c)); }
 
 }  // namespace jinja
-}  // namespace quena::inline v0""")
+}  // namespace quena::inline QUENA_ABI""")
 
 
 main()

@@ -14,7 +14,7 @@
 #include "repr.hpp"
 #include "runtime.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// The one thing a template can change: `set ns.x = …` reaches out of loops and macros.
@@ -169,4 +169,4 @@ inline value find_global(runtime& rt, std::string_view name) {
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

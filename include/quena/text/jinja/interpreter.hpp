@@ -20,7 +20,7 @@
 #include "string_methods.hpp"
 #include "tests.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// Names of one block: loops, macros and `with` open one, `if` does not. Lookups go outwards.
@@ -498,4 +498,4 @@ inline value loop_object::call(runtime& rt, const arguments& args) {
 inline value macro_object::call(runtime&, const arguments& args) { return engine_.call_macro(node_, outer_, args); }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -14,7 +14,7 @@
 #include "meter.hpp"
 #include "unicode.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 enum class token_kind : std::uint8_t { data, variable_begin, variable_end, block_begin, block_end, name, string, integer, floating, op, end };
@@ -334,4 +334,4 @@ class lexer {
 };
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -10,7 +10,7 @@
 
 #include "../../core/error.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// What a template may use up. The defaults are hundreds of times what real chat templates need; the `per_input_byte`
@@ -137,4 +137,4 @@ class charge {
 };
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

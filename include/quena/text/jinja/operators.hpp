@@ -16,7 +16,7 @@
 #include "runtime.hpp"
 #include "search.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 value format_percent(runtime&, const text& format, const value& args);  // format.hpp
@@ -339,4 +339,4 @@ inline value negate(runtime& rt, const value& v) {
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

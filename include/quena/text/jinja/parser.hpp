@@ -14,7 +14,7 @@
 #include "expression_parser.hpp"
 #include "lexer.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// Parses a template.
@@ -296,4 +296,4 @@ class parser : private expression_parser {
 };
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -12,7 +12,7 @@
 #include "case_tables.hpp"
 #include "runtime.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// repr(float): the shortest digits that read back as the same number; an exponent below 1e-4 and from 1e16 on.
@@ -162,4 +162,4 @@ inline std::string repr(runtime& rt, const value& v) {
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

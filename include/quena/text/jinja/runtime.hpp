@@ -20,7 +20,7 @@
 #include "unicode.hpp"
 #include "value.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 using clock_function = std::function<std::tm()>;
@@ -265,4 +265,4 @@ value apply_filter(runtime&, std::string_view name, const value& input, const ar
 bool apply_test(runtime&, std::string_view name, const value& input, const arguments&);         // tests.hpp
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

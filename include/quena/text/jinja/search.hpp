@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
-namespace quena::inline v0 {
+#include "../../core/config.hpp"
+
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// First position of `needle` in `hay` at or after `from`, or npos. Short needles use the library's search; long ones Knuth,
@@ -28,4 +30,4 @@ inline std::size_t find_text(std::string_view hay, std::string_view needle, std:
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

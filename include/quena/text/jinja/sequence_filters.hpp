@@ -18,7 +18,7 @@
 #include "string_methods.hpp"
 #include "strings.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 namespace filters {
 
@@ -324,4 +324,4 @@ inline value attr(runtime& rt, const value& v, const arguments& args) {
 
 }  // namespace filters
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -16,7 +16,7 @@
 #include "runtime.hpp"
 #include "strings.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 using string_method = value (*)(runtime&, const value& self, const arguments&);
@@ -324,4 +324,4 @@ inline value call_string_method(runtime& rt, const value& self, std::string_view
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -13,7 +13,7 @@
 #include "runtime.hpp"
 #include "search.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 enum class sides : std::uint8_t { both, left, right };
@@ -258,4 +258,4 @@ inline text join(runtime& rt, const text& separator, const std::vector<value>& i
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -13,7 +13,7 @@
 #include "runtime.hpp"
 #include "string_methods.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 bool filter_exists(std::string_view name);  // filters.hpp
@@ -125,4 +125,4 @@ inline bool apply_test(runtime& rt, std::string_view name, const value& input, c
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
-namespace quena::inline v0 {
+#include "../../core/config.hpp"
+
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// UTF-8 text with the provenance of every byte, kept through slicing, joining and every filter. Only bytes that the
@@ -83,4 +85,4 @@ class text {
 };
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

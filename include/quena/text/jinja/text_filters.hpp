@@ -20,7 +20,7 @@
 #include "string_methods.hpp"
 #include "strings.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 namespace filters {
 
@@ -316,4 +316,4 @@ inline value round(runtime& rt, const value& v, const arguments& args) {
 
 }  // namespace filters
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -14,7 +14,7 @@
 #include "repr.hpp"
 #include "runtime.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 struct json_style {
@@ -175,4 +175,4 @@ inline value filter_tojson(runtime& rt, const value& input, const arguments& arg
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -7,7 +7,7 @@
 
 #include "../unicode.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 /// Length in bytes of the character that starts at s[at] (which must exist). What is not UTF-8 counts as characters too, so that
@@ -82,4 +82,4 @@ inline std::size_t trailing_space(std::string_view s) noexcept {
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI

@@ -17,7 +17,7 @@
 #include "meter.hpp"
 #include "text.hpp"
 
-namespace quena::inline v0 {
+namespace quena::inline QUENA_ABI {
 namespace jinja {
 
 class runtime;
@@ -315,4 +315,4 @@ inline value value::dict(std::vector<std::pair<value, value>> entries) {
 }
 
 }  // namespace jinja
-}  // namespace quena::inline v0
+}  // namespace quena::inline QUENA_ABI
