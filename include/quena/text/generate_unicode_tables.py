@@ -50,6 +50,8 @@ def main():
 
 #include <cstdint>
 
+#include "../core/config.hpp"
+
 namespace quena::inline QUENA_ABI {{
 namespace detail {{
 
