@@ -92,8 +92,7 @@ if ! sh cmake/packages.sh test; then
   exit 1
 fi
 
-stage dev build dev
-stage unit ctest --preset dev -L fast --no-tests=error
+stage dev build_and_test dev -L fast
 if [ "$quick" = no ]; then
   stage slow ctest --preset dev -L slow
   have g++ release && stage release build release
