@@ -214,17 +214,17 @@ value all_characters(runtime& rt, const value& self, const arguments& args, bool
 inline bool is_alpha(char32_t c) { return c < 0x80 ? (c | 32) >= U'a' && (c | 32) <= U'z' : classify(c) == char_class::letter; }
 inline bool is_numeric(char32_t c) { return c < 0x80 ? c >= U'0' && c <= U'9' : classify(c) == char_class::number || is_digit(c); }
 
-inline value isalpha(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, is_alpha); }
-inline value isalnum(runtime& rt, const value& s, const arguments& a) {
+inline value only_letters(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, is_alpha); }
+inline value only_alphanumeric(runtime& rt, const value& s, const arguments& a) {
   return all_characters(rt, s, a, false, [](char32_t c) { return is_alpha(c) || is_numeric(c); });
 }
-inline value isdigit(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, [](char32_t c) { return is_digit(c); }); }
-inline value isdecimal(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, [](char32_t c) { return is_decimal(c); }); }
-inline value isnumeric(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, is_numeric); }
-inline value isspace(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, [](char32_t c) { return is_space(c); }); }
-inline value isascii(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, true, [](char32_t c) { return c < 0x80; }); }
-inline value isprintable(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, true, [](char32_t c) { return is_printable(c); }); }
-inline value isidentifier(runtime& rt, const value& s, const arguments& a) {
+inline value only_digits(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, [](char32_t c) { return is_digit(c); }); }
+inline value only_decimals(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, [](char32_t c) { return is_decimal(c); }); }
+inline value only_numeric(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, is_numeric); }
+inline value only_spaces(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, false, [](char32_t c) { return is_space(c); }); }
+inline value only_ascii(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, true, [](char32_t c) { return c < 0x80; }); }
+inline value only_printable(runtime& rt, const value& s, const arguments& a) { return all_characters(rt, s, a, true, [](char32_t c) { return is_printable(c); }); }
+inline value identifier(runtime& rt, const value& s, const arguments& a) {
   bool first = true;
   return all_characters(rt, s, a, false, [&first](char32_t c) {
     const bool ok = is_alpha(c) || c == U'_' || (!first && is_numeric(c));
@@ -254,7 +254,7 @@ value is_case(runtime& rt, const value& self, const arguments& args) {
   bind_nothing(rt, "a test of a string", args);
   return value(is_all<To>(rt, self.as_text()));
 }
-inline value istitle(runtime& rt, const value& self, const arguments& args) {
+inline value titled(runtime& rt, const value& self, const arguments& args) {
   bind_nothing(rt, "istitle", args);
   bool some = false;
   for_each_character(self.view(), [&](char32_t c, std::size_t, std::size_t) { some = some || is_cased(c); });
@@ -277,17 +277,17 @@ inline constexpr named_method string_methods[] = {  // sorted
     {"find", methods::find<false, false>},
     {"format", methods::format},
     {"index", methods::find<false, true>},
-    {"isalnum", methods::isalnum},
-    {"isalpha", methods::isalpha},
-    {"isascii", methods::isascii},
-    {"isdecimal", methods::isdecimal},
-    {"isdigit", methods::isdigit},
-    {"isidentifier", methods::isidentifier},
+    {"isalnum", methods::only_alphanumeric},
+    {"isalpha", methods::only_letters},
+    {"isascii", methods::only_ascii},
+    {"isdecimal", methods::only_decimals},
+    {"isdigit", methods::only_digits},
+    {"isidentifier", methods::identifier},
     {"islower", methods::is_case<letter_case::lower>},
-    {"isnumeric", methods::isnumeric},
-    {"isprintable", methods::isprintable},
-    {"isspace", methods::isspace},
-    {"istitle", methods::istitle},
+    {"isnumeric", methods::only_numeric},
+    {"isprintable", methods::only_printable},
+    {"isspace", methods::only_spaces},
+    {"istitle", methods::titled},
     {"isupper", methods::is_case<letter_case::upper>},
     {"join", methods::join},
     {"ljust", methods::pad<sides::left>},
