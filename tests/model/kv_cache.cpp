@@ -102,6 +102,24 @@ TEST_CASE("kv_cache: a fork shares pages until one of the two writes") {
   CHECK(c.free_pages() == 6);
 }
 
+TEST_CASE("kv_cache: pages reserved by a pass that failed are not shared, and asking for nothing copies nothing") {
+  cache_type c = make(6, 64, 2);
+  const sequence_id a = c.add();
+  append(c, a, std::vector<float>(20, 5));
+  c.reserve(a, 60);
+  CHECK(c.free_pages() == 2);
+  const sequence_id b = c.fork(a);
+  CHECK(c.free_pages() == 4);
+  CHECK(c.pages(b).size() == 2);
+  c.reserve(b, 20);
+  CHECK(c.free_pages() == 4);
+  append(c, a, std::vector<float>(30, 6));
+  append(c, b, std::vector<float>(10, 7));
+  CHECK(content(c, a).back() == 6);
+  CHECK(content(c, b).back() == 7);
+  CHECK(content(c, a)[20] == 6);
+}
+
 TEST_CASE("kv_cache: what does not fit is refused and changes nothing") {
   cache_type c = make(3, 64, 2);
   const sequence_id a = c.add(), b = c.add();
