@@ -36,11 +36,12 @@ struct problem {
   [[nodiscard]] matrix_source source() const { return {"w", dtype::f32, rows, cols, bytes_of(w), 0, {dtype::f32, rows, bytes_of(bias)}}; }
   [[nodiscard]] matrix_source up_source() const { return {"up", dtype::f32, rows, cols, bytes_of(up), 0, {}}; }
 
+  [[nodiscard]] static cpu_matrix packed(const matrix_source& one, format f) { return cpu().prepare({&one, 1}, f); }
+  cpu_matrix m = packed(source(), f), pair = cpu().prepare_gate_up(source(), up_source(), f);
+
   /// Rows [from, from + count) of the three products, one after the other.
   [[nodiscard]] std::vector<float> products(const cpu& b, std::size_t from, std::size_t count) const {
     auto s = b.make_stream(limits);
-    const matrix_source src = source();
-    const cpu_matrix m = b.prepare({&src, 1}, f), pair = b.prepare_gate_up(src, up_source(), f);
     std::vector<float> y(3 * count * rows);
     std::memcpy(y.data() + count * rows, residual.data() + from * rows, count * rows * sizeof(float));
     const tensor_view<const float, 2> in(x.data() + from * cols, {count, cols});
@@ -80,7 +81,8 @@ TEST_CASE("cpu: products against double sums, within the bound of the docstring"
     const cpu b(cpu_options{.threads = 2, .level = level, .task_work = 1});
     CAPTURE(std::string(b.name()));
     for (const format f : {format::f32, format::f16, format::bf16})
-      for (const auto& [rows, cols, n] : {std::array<std::size_t, 3>{1, 1, 1}, {15, 3, 2}, {16, 7, 5}, {17, 255, 1}, {31, 256, 11}, {33, 257, 14}, {100, 600, 65}, {300, 64, 250}}) {
+      for (const auto& shape : {std::array<std::size_t, 3>{1, 1, 1}, {15, 3, 2}, {16, 7, 5}, {17, 255, 1}, {31, 256, 11}, {33, 257, 14}, {100, 600, 65}, {300, 64, 250}}) {
+        const std::size_t rows = shape[0], cols = shape[1], n = shape[2];
         const problem p{rows, cols, n, f};
         const std::vector<float> y = p.products(b, 0, n);
         const double u = 0x1p-24, n_cols = static_cast<double>(cols), chain = 2 * std::min(n_cols, 256.0) + n_cols / 256 + 4;
