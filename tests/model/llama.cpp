@@ -150,6 +150,114 @@ void check_logits_are_products(const forward_output& out, const std::vector<floa
 
 }  // namespace
 
+namespace {
+
+/// The whole model once more, over all positions at once, in doubles, from the tensors' names: no cache, no backend, no batch.
+std::vector<std::vector<double>> plain_llama(const checkpoint& files, const llama_config& c, const std::vector<token_id>& ids) {
+  using rows = std::vector<std::vector<double>>;
+  const auto values = [&](const std::string& name) {
+    const checkpoint_tensor* t = files.find(name);
+    std::vector<float> v(t == nullptr ? 0 : t->data.size() / block_bytes(t->type));
+    if (t != nullptr) dequantize_row(t->type, t->data.data(), v.data(), v.size());
+    return v;
+  };
+  const auto linear = [&](const std::string& module, const rows& x) {
+    const std::vector<float> w = values(module + ".weight"), bias = values(module + ".bias");
+    rows y;
+    for (const std::vector<double>& row : x) {
+      y.emplace_back(w.size() / row.size());
+      for (std::size_t r = 0; r < y.back().size(); ++r) {
+        y.back()[r] = bias.empty() ? 0.0 : double{bias[r]};
+        for (std::size_t k = 0; k < row.size(); ++k) y.back()[r] += double{w[r * row.size() + k]} * row[k];
+      }
+    }
+    return y;
+  };
+  const auto norm = [&](const std::string& name, rows x) {
+    const std::vector<float> gain = values(name + ".weight");
+    for (std::vector<double>& row : x) {
+      double squares = 0;
+      for (const double v : row) squares += v * v;
+      for (std::size_t k = 0; k < row.size(); ++k) row[k] *= double{gain[k]} / std::sqrt(squares / static_cast<double>(row.size()) + double{c.rms_norm_eps});
+    }
+    return x;
+  };
+  const auto rotate = [&](rows& x) {
+    const std::size_t d = c.head_dim;
+    for (std::size_t p = 0; p < x.size(); ++p)
+      for (std::size_t at = 0; at < x[p].size(); at += d)
+        for (std::size_t t = 0; t < d / 2; ++t) {
+          const double angle = static_cast<double>(p) / std::pow(10000.0, 2 * static_cast<double>(t) / static_cast<double>(d));
+          const double a = x[p][at + t], b = x[p][at + d / 2 + t];
+          x[p][at + t] = a * std::cos(angle) - b * std::sin(angle);
+          x[p][at + d / 2 + t] = b * std::cos(angle) + a * std::sin(angle);
+        }
+  };
+  const auto add = [](rows& x, const rows& y) {
+    for (std::size_t p = 0; p < x.size(); ++p)
+      for (std::size_t k = 0; k < x[p].size(); ++k) x[p][k] += y[p][k];
+  };
+
+  rows x;
+  const std::vector<float> embedding = values("model.embed_tokens.weight");
+  for (const token_id id : ids) x.emplace_back(embedding.begin() + id * static_cast<std::ptrdiff_t>(c.hidden_size), embedding.begin() + (id + 1) * static_cast<std::ptrdiff_t>(c.hidden_size));
+  for (std::size_t l = 0; l < c.n_layers; ++l) {
+    const std::string layer = "model.layers." + std::to_string(l) + ".";
+    const rows h = norm(layer + "input_layernorm", x);
+    rows q = linear(layer + "self_attn.q_proj", h), k = linear(layer + "self_attn.k_proj", h), attended = q;
+    const rows v = linear(layer + "self_attn.v_proj", h);
+    rotate(q), rotate(k);
+    for (std::size_t p = 0; p < q.size(); ++p)
+      for (std::size_t head = 0; head < c.n_heads; ++head) {
+        const std::size_t at = head * c.head_dim, kv_at = head / (c.n_heads / c.n_kv_heads) * c.head_dim;
+        std::vector<double> weight(p + 1);
+        double sum = 0;
+        for (std::size_t j = 0; j <= p; ++j) {
+          double dot = 0;
+          for (std::size_t t = 0; t < c.head_dim; ++t) dot += q[p][at + t] * k[j][kv_at + t];
+          sum += weight[j] = std::exp(dot / std::sqrt(static_cast<double>(c.head_dim)));
+        }
+        for (std::size_t t = 0; t < c.head_dim; ++t) {
+          double value = 0;
+          for (std::size_t j = 0; j <= p; ++j) value += weight[j] / sum * v[j][kv_at + t];
+          attended[p][at + t] = value;
+        }
+      }
+    add(x, linear(layer + "self_attn.o_proj", attended));
+    const rows g = norm(layer + "post_attention_layernorm", x);
+    rows gate = linear(layer + "mlp.gate_proj", g);
+    const rows up = linear(layer + "mlp.up_proj", g);
+    for (std::size_t p = 0; p < gate.size(); ++p)
+      for (std::size_t j = 0; j < gate[p].size(); ++j) gate[p][j] *= up[p][j] / (1 + std::exp(-gate[p][j]));
+    add(x, linear(layer + "mlp.down_proj", gate));
+  }
+  return linear(c.tie_word_embeddings ? "model.embed_tokens" : "lm_head", norm("model.norm", x));
+}
+
+template <class B>
+void check_against_plain(const synthetic_options& o) {
+  const synthetic_model files(o);
+  const checkpoint opened = files.open();
+  const std::vector<token_id> ids = some_tokens(37, o.vocab_size, 9);
+  const llama<B> model(opened, quiet_backend<B>(), {.format = format::f32});
+  const std::vector<std::vector<double>> want = plain_llama(opened, model.config(), ids);
+  tensor<float, 2> exact({ids.size(), o.vocab_size});
+  for (std::size_t i = 0; i < exact.size(); ++i) exact.data()[i] = static_cast<float>(want[i / o.vocab_size][i % o.vocab_size]);
+  check_close(all_logits(model, ids), exact);
+}
+
+}  // namespace
+
+TEST_CASE("llama: the model written down once more in doubles") {
+  for (const synthetic_options& o : {synthetic_options{}, synthetic_options{.hidden_size = 40, .intermediate_size = 56, .n_layers = 3, .n_heads = 6, .n_kv_heads = 3, .head_dim = 10, .vocab_size = 67, .tied = false, .biases = true},
+                                     synthetic_options{.n_heads = 4, .n_kv_heads = 1, .head_dim = 8, .biases = true, .type = dtype::bf16},
+                                     synthetic_options{.n_heads = 3, .n_kv_heads = 3, .head_dim = 22, .vocab_size = 511, .type = dtype::f16}}) {
+    CAPTURE(o.head_dim);
+    check_against_plain<reference>(o);
+    check_against_plain<cpu>(o);
+  }
+}
+
 TEST_CASE("llama: the fixtures' logits on the reference backend") {
   QUENA_NEEDS_FIXTURES(folder);
   check_fixture_models<reference>(folder, 7);
