@@ -88,7 +88,7 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
     return m;
   };
 
-  llama_weights<B> w{.stored = o.format, .rope = rope_table(c.rope, c.head_dim), .embed_tokens = stacked({"model.embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
+  llama_weights<B> w{.stored = o.format, .rope = rope_table(c.rope, c.head_dim, o.context), .embed_tokens = stacked({"model.embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
   if (o.format == format::automatic) {
     const dtype type = files.find("model.embed_tokens.weight")->type;
     w.stored = type == dtype::f32 ? format::f32 : type == dtype::bf16 ? format::bf16 : format::f16;
