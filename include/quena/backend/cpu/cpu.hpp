@@ -30,14 +30,9 @@ struct cpu_options {
 
 namespace detail {
 
-/// What depends on the flags of the translation unit that makes a backend; a default argument, so evaluated there.
-struct build_parts {
-  const kernel_table& (*kernels)(isa);
-  any_executor (*executor)(std::size_t);
-};
-inline namespace QUENA_FLAGS {
-[[nodiscard]] inline build_parts this_build() noexcept { return {&kernels_for, &default_executor}; }
-}  // namespace QUENA_FLAGS
+/// Makes the executor of a program that did not choose one. The default argument is evaluated where a backend is made, so a unit
+/// compiled with OpenMP gets OpenMP's.
+using executor_factory = any_executor (*)(std::size_t n_threads);
 
 inline std::size_t checked_threads(int threads) {
   if (threads < 0 || threads > 4096) fail(errc::invalid_argument, "cpu", {"expected 0 to 4096 threads, got ", threads});
@@ -83,16 +78,16 @@ class cpu {
     aligned_buffer partials;        ///< of attention that is split along positions
   };
 
-  explicit cpu(const cpu_options& options = {}, const detail::build_parts& build = detail::this_build())
-      : kernels_(&build.kernels(best_isa(options.level))),
-        executor_(build.executor(detail::checked_threads(options.threads))),
+  explicit cpu(const cpu_options& options = {}, detail::executor_factory make = &detail::default_executor)
+      : kernels_(&detail::kernels_for(best_isa(options.level))),
+        executor_(make(detail::checked_threads(options.threads))),
         n_workers_((std::max)(std::size_t{1}, executor_.concurrency())),
         task_work_((std::max)(std::size_t{1}, options.task_work)) {}
   /// On an executor of the caller's, which must outlive the backend and its copies of streams. threads caps what is used of it.
   template <executor E>
     requires(!std::same_as<std::remove_const_t<E>, cpu_options> && !std::same_as<std::remove_const_t<E>, cpu>)
-  explicit cpu(E& host, const cpu_options& options = {}, const detail::build_parts& build = detail::this_build())
-      : kernels_(&build.kernels(best_isa(options.level))),
+  explicit cpu(E& host, const cpu_options& options = {})
+      : kernels_(&detail::kernels_for(best_isa(options.level))),
         executor_(detail::any_executor::refer(host)),
         n_workers_((std::max)(std::size_t{1}, executor_.concurrency())),
         task_work_((std::max)(std::size_t{1}, options.task_work)) {

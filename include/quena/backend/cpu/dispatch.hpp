@@ -65,7 +65,6 @@
 
 namespace quena::inline QUENA_ABI {
 namespace detail {
-inline namespace QUENA_FLAGS {
 namespace kernels {
 
 #define QUENA_KERNEL_TABLE(level)                                                                                                       \
@@ -136,6 +135,5 @@ inline const kernel_table& kernels_for(isa level) noexcept {
   return kernels::portable::table;
 }
 
-}  // namespace QUENA_FLAGS
 }  // namespace detail
 }  // namespace quena::inline QUENA_ABI

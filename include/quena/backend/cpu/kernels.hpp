@@ -24,8 +24,7 @@ namespace quena::inline QUENA_ABI {
 /// Errors   invalid_argument: lengths or shapes that don't match. Inputs and outputs may be the same memory, not overlap otherwise.
 class cpu_kernels {
  public:
-  explicit cpu_kernels(std::optional<isa> cap = {}, const detail::kernel_table& (*choose)(isa) = &detail::kernels_for)
-      : table_(&choose(best_isa(cap))) {}
+  explicit cpu_kernels(std::optional<isa> cap = {}) : table_(&detail::kernels_for(best_isa(cap))) {}
   [[nodiscard]] isa level() const noexcept { return table_->level; }
 
   /// Packs weights [rows, cols] for matmul(), rounded to `f` (automatic: f32).
