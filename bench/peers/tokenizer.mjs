@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Speed of the peer's tokenizer: llama.cpp through npm's node-llama-cpp, over the same files as bench_tokenizer.
-//   npm i -E node-llama-cpp@3.21.1 --ignore-scripts && node bench/peers/tokenizer.mjs MODEL.gguf TEXT_FILE... [--ids]
+//   npm i -E node-llama-cpp@3.21.1 --ignore-scripts && node bench/peers/tokenizer.mjs MODEL.gguf TEXT_FILE...
 // The model needs the vocabulary only; any small GGUF with Llama 3.1's will do. Prints one JSON object: 1e6 bytes of text per second,
 // median, lowest and highest of seven rounds. llama.cpp does the work; what the binding adds is a copy of the ids.
 import {createHash} from "node:crypto";
