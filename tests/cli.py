@@ -93,6 +93,9 @@ class Usage(Case):
             with self.subTest(args=args):
                 self.refused(*args, status=2)
 
+    def test_unknown_command(self):
+        self.refused("gnerate", "-m", MODEL, status=2, has="generate, chat")
+
     def test_what_is_not_there_yet(self):
         self.refused("generate", "-m", MODEL, "-p", "x", "--format", "int4", has="expected auto, f32, f16 or bf16")
         self.refused("generate", "-m", MODEL, "-p", "x", "--backend", "cuda", has="cpu or reference")

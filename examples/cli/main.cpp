@@ -2,6 +2,7 @@
 // The `quena` command: one small program over the library's public interface.
 //
 // Exit status 0; 2 for a usage error; 1 for any other, with one line `quena: [where] what was expected, what came`.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -57,9 +58,15 @@ int run(int argc, char** argv) {
   for (CLI::App* command : app.get_subcommands({})) command->allow_windows_style_options(false);
 
   try {
-    std::vector<std::string> reversed = words(argc, argv);
-    std::reverse(reversed.begin(), reversed.end());  // as CLI11 wants them
-    app.parse(std::move(reversed));
+    std::vector<std::string> arguments = words(argc, argv);
+    if (!arguments.empty() && !arguments.front().starts_with('-')) {
+      std::string known;
+      for (CLI::App* command : app.get_subcommands({})) known += (known.empty() ? "" : ", ") + command->get_name();
+      if (app.get_subcommands([&](const CLI::App* command) { return command->get_name() == arguments.front(); }).empty())
+        throw CLI::ValidationError("expected a command (" + known + "), got '" + arguments.front() + "'");
+    }
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+    app.parse(std::move(arguments));
   } catch (const CLI::CallForHelp&) {
     const auto chosen = app.get_subcommands();
     cli::write(chosen.empty() ? app.help() : chosen.front()->help("quena"));
