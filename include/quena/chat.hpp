@@ -29,7 +29,8 @@ class chat {
   /// Errors   unsupported: the model has no chat template.
   explicit chat(const llm<B>& source, chat_options options = {})
       : source_(&source), options_(std::move(options)), session_(source.model, source.cache) {
-    if (!source.chat_template) fail(errc::unsupported, "chat", "expected a model with a chat template, got one without");
+    if (!source.chat_template)
+      fail(errc::unsupported, "chat", {"expected a model with a chat template, got one ", source.chat_template_error.empty() ? "without" : "that cannot be read: ", source.chat_template_error});
     if (!options_.system.empty()) messages_.push_back({"system", options_.system});
   }
   chat(const chat&) = delete;

@@ -34,7 +34,8 @@ template <backend B>
 struct llm {
   llama<B> model;
   quena::tokenizer tokenizer;
-  std::optional<quena::chat_template> chat_template;  ///< none: the files have none
+  std::optional<quena::chat_template> chat_template;  ///< none: the files have none, or one that cannot be read
+  std::string chat_template_error;                    ///< why it cannot be read: such a model still generates, and chat() says this
   std::string bos_token, eos_token;                   ///< as text, for the template
   generation_defaults defaults;                       ///< of generation_config.json
   std::vector<token_id> end_tokens;                   ///< the union of what all files name
@@ -68,7 +69,12 @@ template <backend B>
   quena::tokenizer tokenizer = quena::tokenizer::open(files);
   generation_defaults defaults = read_generation_defaults(files);
   std::optional<quena::chat_template> chat;
-  if (const std::optional<std::string> source = read_chat_template(files)) chat.emplace(*source);
+  std::string chat_error;
+  if (const std::optional<std::string> source = read_chat_template(files)) try {
+      chat.emplace(*source);
+    } catch (const error& e) {
+      chat_error = e.what();
+    }
 
   weight_options weights{.format = options.format, .context = options.context, .progress = {}};
   if (options.progress)
@@ -83,7 +89,7 @@ template <backend B>
   if (options.log)
     options.log("loaded " + std::string(path) + ": " + std::to_string(model.config().n_layers) + " layers, " + std::string(format_name(model.weights().stored)) +
                 " weights of " + std::to_string(model.weights().n_bytes() >> 20) + " MiB on backend " + std::string(model.backend().name()));
-  return {std::move(model), std::move(tokenizer), std::move(chat), std::move(bos), std::move(eos), std::move(defaults), std::move(end_tokens),
+  return {std::move(model), std::move(tokenizer), std::move(chat), std::move(chat_error), std::move(bos), std::move(eos), std::move(defaults), std::move(end_tokens),
           {.max_positions = options.context, .max_sequences = 1, .page_size = 16, .n_pages = 0, .cell = options.kv}};
 }
 
