@@ -170,7 +170,7 @@ class cpu {
 
 }  // namespace quena::inline QUENA_ABI
 
-#include "operations.hpp"
+#include "operations.inl"
 
 namespace quena::inline QUENA_ABI {
 static_assert(backend<cpu>);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The operations of the CPU backend: check shapes, split the work, call the kernel. Included by cpu.hpp, which declares them.
-#pragma once
 
 #include "../support.hpp"
-#include "cpu.hpp"
 
 namespace quena::inline QUENA_ABI {
 
