@@ -94,8 +94,8 @@ template <backend B>
 }
 
 /// The same on the CPU.
-[[nodiscard]] inline llm<cpu> load(std::string_view path, const load_options& options = {}, detail::executor_factory make = &detail::default_executor) {
-  return load(path, options, cpu({.threads = options.threads, .level = {}}, make));
+[[nodiscard]] inline llm<cpu> load(std::string_view path, const load_options& options = {}) {
+  return load(path, options, cpu(cpu_options{.threads = options.threads, .level = {}}));
 }
 
 }  // namespace quena::inline QUENA_ABI

@@ -22,17 +22,13 @@
 namespace quena::inline QUENA_ABI {
 
 struct cpu_options {
-  int threads = 0;               ///< 0: all cores (with OpenMP: what OMP_NUM_THREADS says)
-  std::optional<isa> level = {}; ///< use nothing above this instruction set
+  int threads = 0;                ///< 0: all cores of this process
+  std::optional<isa> level = {};  ///< use nothing above this instruction set
   /// Multiply-adds that are worth a thread's attention, some microseconds; operations with less to do stay on fewer threads.
   std::size_t task_work = std::size_t{1} << 16;
 };
 
 namespace detail {
-
-/// Makes the executor of a program that did not choose one. The default argument is evaluated where a backend is made, so a unit
-/// compiled with OpenMP gets OpenMP's.
-using executor_factory = any_executor (*)(std::size_t n_threads);
 
 inline std::size_t checked_threads(int threads) {
   if (threads < 0 || threads > 4096) fail(errc::invalid_argument, "cpu", {"expected 0 to 4096 threads, got ", threads});
@@ -44,8 +40,8 @@ inline std::size_t checked_threads(int threads) {
 /// See backend.hpp for what each operation means.
 /// Numerics f32 throughout. A product's error is at most (256 + cols / 256 + 3) * 2^-24 * sum |w x| (blocks of 256 columns, each one
 ///          chain of fused multiply-adds, added in order); without FMA twice the first term.
-/// Threads  outputs are split among them, never a sum. Two streams may run at the same time: with OpenMP each has threads of its
-///          own, with thread_pool the second one runs on its caller's thread.
+/// Threads  outputs are split among them, never a sum. Two streams may run at the same time: the second one then runs on its
+///          caller's thread alone (with OpenMP: on threads of its own).
 /// Errors   quena::error for shapes that don't match, before anything is written.
 class cpu {
  public:
@@ -78,9 +74,9 @@ class cpu {
     aligned_buffer partials;        ///< of attention that is split along positions
   };
 
-  explicit cpu(const cpu_options& options = {}, detail::executor_factory make = &detail::default_executor)
+  explicit cpu(const cpu_options& options = {})
       : kernels_(&detail::kernels_for(best_isa(options.level))),
-        executor_(make(detail::checked_threads(options.threads))),
+        executor_(detail::default_executor(detail::checked_threads(options.threads))),
         n_workers_((std::max)(std::size_t{1}, executor_.concurrency())),
         task_work_((std::max)(std::size_t{1}, options.task_work)) {}
   /// On an executor of the caller's, which must outlive the backend and its copies of streams. threads caps what is used of it.
@@ -99,7 +95,7 @@ class cpu {
   }
   [[nodiscard]] isa level() const noexcept { return kernels_->level; }
   [[nodiscard]] std::size_t concurrency() const noexcept { return n_workers_; }
-  /// Before fork(), if the child will use OpenMP: lets its idle threads go; they come back with the next operation.
+  /// Before fork(), on an openmp_executor: lets its idle threads go; they come back with the next operation.
   void release_threads() const { executor_.release_threads(); }
 
   [[nodiscard]] stream make_stream(const stream_limits& limits) const;
@@ -135,10 +131,10 @@ class cpu {
   [[nodiscard]] std::size_t tasks_for(std::size_t n, std::size_t work) const noexcept {
     return (std::max)(std::size_t{1}, (std::min)({n_workers_, n, work / task_work_}));
   }
-  /// Splits [0, n) into one contiguous range for each worker: f(first, last, worker).
+  /// Splits [0, n) into contiguous ranges, f(first, last, range): `pieces` for each worker, so that one who is held up is helped out.
   template <class F>
-  void split(std::size_t n, std::size_t work, F&& f) const {
-    const std::size_t n_tasks = tasks_for(n, work);
+  void split(std::size_t n, std::size_t work, F&& f, std::size_t pieces = 1) const {
+    const std::size_t n_workers = tasks_for(n, work), n_tasks = n_workers == 1 ? 1 : (std::min)(n, n_workers * pieces);
     if (n_tasks == 1) return f(std::size_t{0}, n, std::size_t{0});
     const auto task = [&](std::size_t i) { f(n * i / n_tasks, n * (i + 1) / n_tasks, i); };
     run(n_tasks, task);

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Who runs the tasks of an operation: OpenMP, our own threads, the caller alone, or the host program's pool.
+// Who runs the tasks of an operation: our own threads, OpenMP, the caller alone, or the host program's pool.
+//
+// Our own pool is the default, also in programs built with OpenMP: alone on the machine both are equally fast, but where other programs
+// want the cores, too, OpenMP waits at the end of every loop for each of its threads to be scheduled, while the pool's callers take
+// over what a sleeping thread has not begun (measured on 2 cores beside a compiler: 8 to 20 times faster decoding). It also survives
+// fork() and does not depend on the flags of the translation unit.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +61,6 @@ class host_executor {
 };
 
 #if defined(_OPENMP)
-inline namespace QUENA_FLAGS {
 
 /// OpenMP's threads; never changes the program's OpenMP settings. After fork() a child that uses OpenMP again may hang unless
 /// release_threads() was called before.
@@ -73,7 +77,7 @@ class openmp_executor {
       for (std::size_t i = 0; i < n; ++i) f(i);
       return;
     }
-#pragma omp parallel for schedule(static, 1) num_threads(n_threads)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(n_threads)
     for (std::size_t i = 0; i < n; ++i) f(i);
   }
   void release_threads() noexcept {
@@ -86,7 +90,6 @@ class openmp_executor {
   std::size_t n_threads_;
 };
 
-}  // namespace QUENA_FLAGS
 #endif
 
 namespace detail {
@@ -145,19 +148,11 @@ class any_executor {
   bool owned_;
 };
 
-inline namespace QUENA_FLAGS {
-
-/// The executor of a program that did not choose one.
+/// The executor of a program that did not choose one. n_threads = 0: a thread for each core of this process.
 inline any_executor default_executor(std::size_t n_threads) {
-  if (n_threads == 1) return any_executor::own<serial_executor>();
-#if defined(_OPENMP)
-  return any_executor::own<openmp_executor>(n_threads);
-#else
-  return any_executor::own<thread_pool>(n_threads);
-#endif
+  return n_threads == 1 ? any_executor::own<serial_executor>() : any_executor::own<thread_pool>(n_threads);
 }
 
-}  // namespace QUENA_FLAGS
 }  // namespace detail
 
 }  // namespace quena::inline QUENA_ABI

@@ -35,9 +35,9 @@ inline void cpu::product(std::string_view where, stream& s, const matrix& w, ten
   const detail::matmul_args args{w.weights.data(), reinterpret_cast<const float*>(w.bias.data()), w.cols, w.rows, x.data(), x.stride(0), n_rows, y.data(), y.stride(0), mode};
 
   const std::size_t work = n_rows * w.n_panels() * detail::panel_rows * w.cols;
-  if (n_rows <= kernels_->few_rows[w.type]) {  // bound by reading the weights: each worker one contiguous stream
+  if (n_rows <= kernels_->few_rows[w.type]) {  // bound by reading the weights: long contiguous streams
     const auto kernel = kernels_->matmul_few[w.type];
-    split(w.n_panels(), work, [&](std::size_t first, std::size_t last, std::size_t) { kernel(args, first, last); });
+    split(w.n_panels(), work, [&](std::size_t first, std::size_t last, std::size_t) { kernel(args, first, last); }, 4);
     return;
   }
   // Bound by multiplying: blocks of rows times groups of panels, more of them than workers.

@@ -42,11 +42,3 @@
 #define QUENA_INLINE inline __attribute__((always_inline))
 #define QUENA_INLINE_LAMBDA __attribute__((always_inline))
 #endif
-
-// With and without OpenMP units may share types, but not the functions that start threads: those live in the inline namespace
-// QUENA_FLAGS.
-#if defined(_OPENMP)
-#define QUENA_FLAGS openmp
-#else
-#define QUENA_FLAGS no_openmp
-#endif
