@@ -16,7 +16,7 @@ using namespace quena;
 namespace {
 
 void require_conforming(const conformance_report& report) {
-  CHECK(report.n_checks > 400);
+  CHECK(report.n_checks > 300);  // it did run: the smallest part of the suite has 376
   for (std::size_t i = 0; i < report.failures.size() && i < 20; ++i) {
     const conformance_failure& f = report.failures[i];
     FAIL_CHECK(f.operation << " (" << f.which << "): expected " << f.expected << ", got " << f.got);
