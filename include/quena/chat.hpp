@@ -44,6 +44,7 @@ class chat {
     try {
       messages_.push_back({"user", std::string(user)});
       const std::vector<token_id> ids = prompt();
+      if (ids.empty()) fail(errc::invalid_argument, "chat", "expected a chat template that writes something, got nothing from it");
       messages_.push_back({"assistant", {}});
       // What the cache holds already need not be computed again; at least one token must be, for its logits.
       const auto cached = session_.tokens();

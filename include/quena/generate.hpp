@@ -137,6 +137,7 @@ class generation {
         own_(std::move(own)),
         session_(own_ ? own_.get() : on),
         sampler_(with_end_tokens(options_.sampling ? *options_.sampling : sampling_defaults(source), source.end_tokens), source.model.config().vocab_size),
+        tokenizer_(&source.tokenizer),
         decoder_(source.tokenizer, {.skip_special = !options_.special_text, .continues = has_text(source.tokenizer, prompt)}),
         stop_(options_.stop),
         prompt_(prompt.begin(), prompt.end()),
@@ -178,7 +179,7 @@ class generation {
     sampler_.accept(choice.token);
     ids_.push_back(choice.token);
     if (sampler_.options().n_logprobs >= 0) logprobs_.push_back({choice.logprob, {choice.top.begin(), choice.top.end()}});
-    piece_ += stop_.push(decoder_.push(choice.token));
+    if (tokenizer_->contains(choice.token)) piece_ += stop_.push(decoder_.push(choice.token));  // else a padding row of the output matrix
     if (stop_.stopped()) return finish(finish_reason::stop);
     if (ids_.size() == options_.max_tokens) finish(finish_reason::length);
   }
@@ -205,6 +206,7 @@ class generation {
   std::unique_ptr<session<B>> own_;
   session<B>* session_;
   sampler sampler_;
+  const tokenizer* tokenizer_;
   stream_decoder decoder_;
   stop_matcher stop_;
   std::vector<token_id> prompt_, ids_;

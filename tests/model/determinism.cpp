@@ -52,12 +52,12 @@ TEST_CASE("determinism: threads, chunks and page sizes change no bit") {
       if (f != format::f32 && threads > 2) continue;  // the split does not know the format
       CAPTURE(threads);
       const llama<cpu> model(files, cpu({.threads = threads}), {.format = f});
-      for (const std::size_t chunk : {1, 7, 16, 100, 130}) {
+      for (const std::size_t chunk : {1u, 7u, 16u, 100u, 130u}) {
         CAPTURE(chunk);
         CHECK(same(run(model, ids, chunk), want));
       }
     }
-    for (const std::size_t page_size : {16, 32, 48, 64, 256, 512}) {
+    for (const std::size_t page_size : {16u, 32u, 48u, 64u, 256u, 512u}) {
       CAPTURE(page_size);
       CHECK(same(run(one, ids, 33, {.page_size = page_size}), want));
     }
@@ -119,7 +119,7 @@ TEST_CASE("determinism: resumed, forked and rewound sequences") {
   const std::span<const float> last = std::span(want).last(model.config().vocab_size);
   const auto same_as_last = [&](std::span<const float> got) { return std::equal(got.begin(), got.end(), last.begin(), last.end()); };
 
-  for (const std::size_t cut : {1, 15, 16, 17, 64, 119}) {
+  for (const std::size_t cut : {1u, 15u, 16u, 17u, 64u, 119u}) {
     CAPTURE(cut);
     session<cpu> first(model);
     first.feed(std::span(ids).first(cut));
