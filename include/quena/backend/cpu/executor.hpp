@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Who runs the tasks of an operation: our own threads, OpenMP, the caller alone, or the host program's pool.
 //
-// Our own pool is the default, also in programs built with OpenMP: alone on the machine both are equally fast, but where other programs
-// want the cores, too, OpenMP waits at the end of every loop for each of its threads to be scheduled, while the pool's callers take
-// over what a sleeping thread has not begun (measured on 2 cores beside a compiler: 8 to 20 times faster decoding). It also survives
-// fork() and does not depend on the flags of the translation unit.
+// Our own pool is the default, also in programs built with OpenMP. Where other programs want the cores, too, OpenMP waits at the end of
+// every loop for each of its threads to be scheduled, while the pool's caller takes over what a sleeping thread has not begun: decoding
+// on 2 cores beside compilers was 3 to 30 times faster with it (bench/kernels.cpp, bf16, one row). On a quiet machine the two have not
+// been compared yet. The pool also survives fork() and does not depend on the flags of the translation unit.
 #pragma once
 
 #include <algorithm>
