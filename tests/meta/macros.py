@@ -34,6 +34,9 @@ def main():
                 del own[undef[1]]
             elif undef and ours:
                 undefined.append(undef[1])
+            restored = re.match(r'#pragma pop_macro\("(\w+)"\)', line)
+            if restored and ours and restored[1] in undefined:
+                undefined.remove(restored[1])
         wrong = [line for macro, line in own.items() if not macro.startswith("QUENA_")]
         report.check(not wrong, f"{name}: leaves only QUENA_ macros", "\n".join(wrong))
         foreign = [m for m in undefined if not m.startswith("QUENA_")]

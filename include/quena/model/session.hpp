@@ -26,7 +26,7 @@ class session {
   /// Errors   context_overflow when they don't fit, before anything is computed; invalid_argument: no tokens, or one outside
   ///          the vocabulary; cancelled, with the session as it was before the call.
   std::span<const float> feed(std::span<const token_id> tokens, const forward_options& options = {}) {
-    check(tokens);
+    check_tokens(tokens);
     const std::size_t before = length();
     forward_output out;
     try {
@@ -46,7 +46,7 @@ class session {
   /// Appends tokens and gives `each` the logits after every one of them: each(index in tokens, span of [vocab_size]).
   template <class F>
   void feed_all(std::span<const token_id> tokens, F&& each, const forward_options& options = {}) {
-    check(tokens);
+    check_tokens(tokens);
     const std::size_t step = (std::min)(ws_.max_rows, ws_.max_logits);
     for (std::size_t at = 0; at < tokens.size(); at += step) {
       const std::size_t n = (std::min)(step, tokens.size() - at);
@@ -83,7 +83,7 @@ class session {
   }
 
  private:
-  void check(std::span<const token_id> tokens) const {
+  void check_tokens(std::span<const token_id> tokens) const {
     if (tokens.empty()) fail(errc::invalid_argument, "session", "expected at least one token, got none");
     if (tokens.size() > max_length() - length())
       fail(errc::context_overflow, "session", {"expected at most ", max_length(), " tokens of context, got ", length() + tokens.size()});

@@ -142,14 +142,14 @@ class sampler {
   /// for presence, frequency and min_tokens.
   /// Errors   [sampler] an id outside the vocabulary -> quena::error, and none of the tokens is taken.
   void accept_prompt(std::span<const std::int32_t> tokens) {
-    for (const std::int32_t token : tokens) check(token);
+    for (const std::int32_t token : tokens) check_token(token);
     for (const std::int32_t token : tokens) history_.add(token, false);
     n_prompt_ += tokens.size();
   }
 
   /// Tells the sampler that `token` was generated. choose() does not do it by itself: a caller may reject what was chosen.
   void accept(std::int32_t token) {
-    check(token);
+    check_token(token);
     history_.add(token, true);
     ++n_generated_;
   }
@@ -226,7 +226,7 @@ class sampler {
   [[nodiscard]] std::size_t n_generated() const noexcept { return n_generated_; }
 
  private:
-  void check(std::int32_t token) const {
+  void check_token(std::int32_t token) const {
     if (token < 0 || static_cast<std::size_t>(token) >= vocab_size_)
       fail(errc::invalid_argument, "sampler",
            {"expected a token id in [0, ", vocab_size_, "), got ", token});

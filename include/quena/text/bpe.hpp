@@ -20,7 +20,7 @@ namespace detail {
 /// (left, right) -> the token they make and its rank; the lowest rank is merged first.
 class merge_table {
  public:
-  static constexpr std::uint32_t no_rank = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint32_t no_rank = (std::numeric_limits<std::uint32_t>::max)();
 
   struct merge {
     std::uint32_t rank = no_rank;
@@ -53,7 +53,7 @@ class merge_table {
   }
 
  private:
-  static constexpr std::uint64_t empty = std::numeric_limits<std::uint64_t>::max();  // no pair: ids are not negative
+  static constexpr std::uint64_t empty = (std::numeric_limits<std::uint64_t>::max)();  // no pair: ids are not negative
 
   struct slot {
     std::uint64_t key = empty;
@@ -127,7 +127,7 @@ class bpe_merger {
     std::uint32_t previous, next;  // indices of the living neighbours; `none` at the ends
     merge_table::merge pair;       // what this symbol and the next make
   };
-  static constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::uint32_t none = (std::numeric_limits<std::uint32_t>::max)();
 
   void heap(std::span<token_id> ids, std::vector<token_id>& out) {
     const auto n = static_cast<std::uint32_t>(ids.size());

@@ -102,7 +102,7 @@ class tokenizer {
   [[nodiscard]] std::string decode(std::span<const token_id> ids, decode_options options = {}) const {
     std::string out;
     for (const token_id id : ids) {
-      check(id);
+      check_id(id);
       if (!options.skip_special || !is_special(id)) out.append(d_.vocab.bytes(id));
     }
     if (d_.strip_space && !options.continues && !out.empty() && out[0] == ' ') out.erase(0, 1);
@@ -112,7 +112,7 @@ class tokenizer {
   /// What one id stands for, e.g. " the", half a character, or "<|eot_id|>".
   /// Errors   invalid_argument: not a token's id.
   [[nodiscard]] std::string_view token_bytes(token_id id) const {
-    check(id);
+    check_id(id);
     return d_.vocab.bytes(id);
   }
 
@@ -145,7 +145,7 @@ class tokenizer {
 
   static constexpr std::string_view where = "tokenizer";
 
-  void check(token_id id) const {
+  void check_id(token_id id) const {
     if (!contains(id))
       fail(errc::invalid_argument, where, {"expected a token id below ", vocab_size(), " that is in use, got ", id}, d_.file);
   }
@@ -172,7 +172,7 @@ class tokenizer {
   };
 
   void encode_text(std::string_view text, std::span<const range> trusted, std::vector<token_id>& out) const {
-    if (text.size() >= std::numeric_limits<std::uint32_t>::max())
+    if (text.size() >= (std::numeric_limits<std::uint32_t>::max)())
       fail(errc::invalid_argument, where, {"expected a text of less than 4 GiB, got ", text.size(), " bytes"}, d_.file);
     scratch s(d_);
     split_added(d_.added, text, trusted, s, out, [&](std::string_view piece, std::span<const range> inner) {

@@ -90,7 +90,7 @@ class vocabulary {
 
   /// Errors   malformed: an id or a searchable text given twice, a negative id, numbering with holes out of proportion.
   vocabulary(token_list list, std::string_view where, std::string_view file) : bytes_(std::move(list.bytes)) {
-    if (bytes_.size() > std::numeric_limits<std::uint32_t>::max())
+    if (bytes_.size() > (std::numeric_limits<std::uint32_t>::max)())
       fail(errc::unsupported, where, "expected at most 4 GiB of token texts, got more", file);
     token_id top = -1;
     for (const token_list::item& t : list.items) {

@@ -22,7 +22,7 @@ class refusals {
     for (page_id page = 0; page < 3; ++page) b.write_page(rig_.s, pool_, page, zeros);
   }
 
-  void check() {
+  void run() {
     rows_of_operations();
     rows_of_attention();
     host_memory();
@@ -172,7 +172,7 @@ class refusals {
 
 template <backend B>
 void check_errors(conformance_log& log, const B& b) {
-  log.guarded("errors", "calls that don't fit", [&] { refusals<B>(log, b).check(); });
+  log.guarded("errors", "calls that don't fit", [&] { refusals<B>(log, b).run(); });
 }
 
 }  // namespace detail
