@@ -5,6 +5,7 @@
 #include "../core/error.hpp"
 
 #include <cstddef>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <string>
@@ -138,7 +139,9 @@ class stop_matcher {
   /// back: shorter than the longest stop string.
   void forget_delivered() {
     if (2 * (delivered_ - begin_) < buffer_.size()) return;
-    buffer_.erase(0, delivered_ - begin_);
+    const std::size_t n_left = end_ - delivered_;  // (string::erase allocates with clang 14 and libstdc++ 12 in C++23)
+    std::memmove(buffer_.data(), buffer_.data() + (delivered_ - begin_), n_left);
+    buffer_.resize(n_left);
     begin_ = delivered_;
   }
 
