@@ -2,10 +2,10 @@
 // Ends a stream of text at the first of several stop strings, wherever the pieces of the stream are cut.
 #pragma once
 
+#include "../core/drop_front.hpp"
 #include "../core/error.hpp"
 
 #include <cstddef>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <string>
@@ -139,9 +139,7 @@ class stop_matcher {
   /// back: shorter than the longest stop string.
   void forget_delivered() {
     if (2 * (delivered_ - begin_) < buffer_.size()) return;
-    const std::size_t n_left = end_ - delivered_;  // (string::erase allocates with clang 14 and libstdc++ 12 in C++23)
-    std::memmove(buffer_.data(), buffer_.data() + (delivered_ - begin_), n_left);
-    buffer_.resize(n_left);
+    detail::drop_front(buffer_, delivered_ - begin_);
     begin_ = delivered_;
   }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "../core/drop_front.hpp"
 #include "tokenizer.hpp"
 #include "unicode.hpp"
 
@@ -32,7 +33,7 @@ class stream_decoder {
       if (bytes[0] == ' ') bytes.remove_prefix(1);
     }
     pending_.append(bytes);
-    pending_.erase(0, detail::append_complete_utf8(out_, pending_));
+    detail::drop_front(pending_, detail::append_complete_utf8(out_, pending_));
     return out_;
   }
 
