@@ -58,8 +58,8 @@ struct toy {
       check_source("prepare", m.cols, s);
       std::vector<float> row(s.cols);
       for (std::size_t r = 0; r < s.rows; ++r) {
-        s.row_f32(r, row.data());
-        for (const float w : row) m.weights.push_back(rounded(w, f));
+        rounded_row(s, r, f, row);
+        m.weights.insert(m.weights.end(), row.begin(), row.end());
         m.bias.push_back(s.bias_f32(r));
       }
       m.rows += s.rows;

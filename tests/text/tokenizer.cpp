@@ -110,9 +110,11 @@ tokenizer open_folder(const std::string& folder) { return tokenizer::open(checkp
 
 ids ids_of(const json& j) { return j.get<ids>(); }
 
+json cases_of(const std::string& file) { return json::parse(quena_test::read_file(file)).at("cases"); }
+
 /// All that a file of cases says about a tokenizer.
 void check_cases(const tokenizer& t, const std::string& file) {
-  for (const json& c : json::parse(quena_test::read_file(file)).at("cases")) {
+  for (const json& c : cases_of(file)) {
     const std::string text = c.at("text");
     CAPTURE(text);
     const ids want = ids_of(c.at("ids"));
@@ -465,7 +467,7 @@ TEST_CASE("tokenizer: fixtures' tokenizers, from tokenizer.json and from GGUF") 
   for (const char* name : {"psalter-7m", "psalter-1m"}) {
     CAPTURE(name);
     const tokenizer t = open_folder(fixtures + "/" + name);
-    for (const json& c : json::parse(quena_test::read_file(fixtures + "/" + name + "/tokenizer_cases.json")).at("cases")) {
+    for (const json& c : cases_of(fixtures + "/" + name + "/tokenizer_cases.json")) {
       const std::string text = c.at("text");
       CAPTURE(text);
       ids want = ids_of(c.at("ids"));
@@ -529,7 +531,7 @@ TEST_CASE("tokenizer: the real Llama 3.1 vocabulary [slow]") {
   check_cases(t, fixtures + "/tokenizer/llama31.json");
   if (std::filesystem::exists(folder + "/strings/tokenizer.json")) check_cases(open_folder(folder + "/strings"), fixtures + "/tokenizer/llama31.json");
 
-  for (const json& c : json::parse(quena_test::read_file(fixtures + "/tokenizer/llama31_decode.json")).at("cases")) {
+  for (const json& c : cases_of(fixtures + "/tokenizer/llama31_decode.json")) {
     std::string want;
     const std::string hex = c.at("bytes_hex");
     for (std::size_t i = 0; i + 1 < hex.size(); i += 2) want += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
@@ -542,7 +544,7 @@ TEST_CASE("tokenizer: the real Llama 3.1 vocabulary [slow]") {
     streamed += s.flush();
     CHECK(streamed == c.at("text_lossy").get<std::string>());
   }
-  for (const json& c : json::parse(quena_test::read_file(fixtures + "/tokenizer/llama31_invalid_utf8.json")).at("cases")) {
+  for (const json& c : cases_of(fixtures + "/tokenizer/llama31_invalid_utf8.json")) {
     std::string bytes;
     const std::string hex = c.at("bytes_hex");
     for (std::size_t i = 0; i + 1 < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));

@@ -215,8 +215,7 @@ class reference {
   static void append(matrix& m, const matrix_source& source, format f) {
     std::vector<float> row(source.cols);
     for (std::size_t r = 0; r < source.rows; ++r) {
-      source.row_f32(r, row.data());
-      for (float& value : row) value = rounded(value, f);
+      rounded_row(source, r, f, row);
       m.weights.insert(m.weights.end(), row.begin(), row.end());
       m.bias.push_back(source.bias_f32(r));
     }

@@ -2,15 +2,19 @@
 // For those who write a backend: the checks of arguments that the concept asks for, and rounding through storage types.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "../core/checked.hpp"
 #include "../core/float16.hpp"
+#include "../quant/codes.hpp"
 #include "backend.hpp"
 
 namespace quena::inline QUENA_ABI {
@@ -100,8 +104,23 @@ inline std::size_t checked_cells(const kv_shape& shape) {
 [[nodiscard]] constexpr float rounded(float value, dtype type) noexcept {
   return type == dtype::f16 ? static_cast<float>(f16(value)) : type == dtype::bf16 ? static_cast<float>(bf16(value)) : value;
 }
-[[nodiscard]] constexpr float rounded(float value, format f) noexcept {
-  return rounded(value, f == format::f16 ? dtype::f16 : f == format::bf16 ? dtype::bf16 : dtype::f32);
+/// Row r of a source as it is after rounding to a format: what a backend's matrix must hold. A block type that has the format's own kind of codes stays as it is.   out: [source.cols]
+inline void rounded_row(const matrix_source& source, std::size_t r, format f, std::span<float> out) {
+  source.row_f32(r, out.data());
+  const std::optional<code_format> codes = codes_of(f);
+  if (!codes) {
+    for (float& value : out) value = rounded(value, f == format::f16 ? dtype::f16 : f == format::bf16 ? dtype::bf16 : dtype::f32);
+    return;
+  }
+  if (codes == codes_of(source.type)) return;  // the file's own codes are kept
+  float peak = 0;
+  for (const float value : out) peak = (std::max)(peak, std::fabs(value));
+  code_block block{};
+  for (std::size_t k = 0; k < out.size(); k += code_block_cols) {
+    const std::size_t n = (std::min)(code_block_cols, out.size() - k);
+    encode_block(*codes, out.data() + k, n, peak, block);
+    decode_block(*codes, block, n, out.data() + k);
+  }
 }
 /// A value as the bytes of type f32, f16 or bf16.   to: [block_bytes(type)]
 inline void store_as(float value, dtype type, std::byte* to) noexcept {

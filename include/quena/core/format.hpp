@@ -2,6 +2,7 @@
 // How a weight matrix is kept in memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -10,27 +11,40 @@
 
 namespace quena::inline QUENA_ABI {
 
-/// Storage format of prepared weight matrices. Norm gains and biases are always f32.
+/// Storage format of prepared weight matrices. Norm gains and biases are always f32. The integer formats keep codes with a scale for
+/// each group of neighbouring columns of a row, and multiply them with activations that are rounded to 8 bits (quant/codes.hpp).
 enum class format : std::uint8_t {
-  automatic,  ///< the file's own type where it is f32, f16 or bf16; f16 for block-quantised files
+  automatic,  ///< the file's own type
   f32,
   f16,
   bf16,
+  int8,      ///< 8 bits, symmetric, groups of 128
+  int8_g64,  ///< groups of 64
+  int8_g32,
+  int8_row,  ///< one scale for each row
+  int4,      ///< 4 bits, symmetric, groups of 32
+  int4_g64,
+  int4_g128,
+  int4z,  ///< 4 bits with a zero point, groups of 32
+  int4z_g64,
+  int4z_g128,
 };
 
-[[nodiscard]] constexpr std::string_view format_name(format f) noexcept {
-  switch (f) {
-    case format::automatic: return "auto";
-    case format::f32: return "f32";
-    case format::f16: return "f16";
-    case format::bf16: return "bf16";
-  }
-  return "unknown";
-}
+namespace detail {
+
+/// In the order of the enumeration.
+inline constexpr std::string_view format_names[] = {"auto", "f32", "f16", "bf16", "int8", "int8_g64", "int8_g32", "int8_row", "int4", "int4_g64", "int4_g128", "int4z", "int4z_g64", "int4z_g128"};
+
+}  // namespace detail
+
+[[nodiscard]] constexpr std::string_view format_name(format f) noexcept { return detail::format_names[static_cast<std::size_t>(f)]; }
 
 [[nodiscard]] constexpr std::optional<format> parse_format(std::string_view name) noexcept {
-  for (const format f : {format::automatic, format::f32, format::f16, format::bf16})
-    if (format_name(f) == name) return f;
+  std::uint8_t i = 0;
+  for (const std::string_view known : detail::format_names) {
+    if (known == name) return static_cast<format>(i);
+    ++i;
+  }
   return std::nullopt;
 }
 

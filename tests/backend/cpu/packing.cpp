@@ -30,7 +30,7 @@ TEST_CASE("packing: row r, column k is at [r / 32][k][r % 32], missing rows are 
   const std::vector<float> w = counted(35 * 3);
   const matrix_source s = source_of(w, 35, 3);
   const cpu_matrix m = b.prepare({&s, 1}, format::automatic);
-  REQUIRE(m.type == dtype::f32);
+  REQUIRE(m.layout.type == dtype::f32);
   REQUIRE(m.n_bytes() == 2 * 3 * 32 * 4);
   const float* p = reinterpret_cast<const float*>(m.weights.data());
   for (std::size_t r = 0; r < 64; ++r)
@@ -54,19 +54,17 @@ TEST_CASE("packing: gate and up share panels, 16 rows of each") {
   CHECK(p[52] == 0);
 }
 
-TEST_CASE("packing: stored types") {
-  std::vector<std::uint16_t> half(64, 0x3c00);
-  std::vector<std::byte> q8(34 * 2);
-  const auto data = reinterpret_cast<const std::byte*>(half.data());
-  const matrix_source a{"a", dtype::f16, 2, 32, data, 0, {}}, c{"c", dtype::bf16, 2, 32, data, 0, {}}, q{"q", dtype::q8_0, 2, 32, q8.data(), 0, {}};
-  const auto type = [](std::vector<matrix_source> sources, format f) { return detail::stored_type(sources, f); };
-  CHECK(type({a}, format::automatic) == dtype::f16);
-  CHECK(type({c, c}, format::automatic) == dtype::bf16);
-  CHECK(type({a, c}, format::automatic) == dtype::f32);
-  CHECK(type({q}, format::automatic) == dtype::f16);
-  CHECK(type({c, q}, format::automatic) == dtype::f16);
-  CHECK(type({q}, format::bf16) == dtype::bf16);
-  CHECK(type({a}, format::f32) == dtype::f32);
+TEST_CASE("packing: how a source is kept") {
+  const matrix_source a{"a", dtype::f16, 2, 32, nullptr, 0, {}}, c{"c", dtype::bf16, 2, 32, nullptr, 0, {}}, q{"q", dtype::q8_0, 2, 32, nullptr, 0, {}}, k{"k", dtype::q4_0, 2, 32, nullptr, 0, {}};
+  CHECK(detail::layout_of(a, format::automatic) == weight_layout{dtype::f16});
+  CHECK(detail::layout_of(c, format::automatic) == weight_layout{dtype::bf16});
+  CHECK(detail::layout_of(q, format::automatic) == weight_layout{dtype::f32, codes_of(dtype::q8_0)});
+  CHECK(detail::layout_of(q, format::bf16) == weight_layout{dtype::bf16});
+  CHECK(detail::layout_of(a, format::f32) == weight_layout{dtype::f32});
+  CHECK(detail::layout_of(a, format::int4) == weight_layout{dtype::f32, codes_of(format::int4)});
+  CHECK(detail::layout_of(a, c, format::automatic) == weight_layout{dtype::f32});
+  CHECK(detail::layout_of(q, k, format::automatic) == weight_layout{dtype::f16});
+  CHECK(detail::layout_of(q, q, format::automatic) == weight_layout{dtype::f32, codes_of(dtype::q8_0)});
 }
 
 TEST_CASE("packing: a type that is kept keeps its bits; others are rounded to nearest even") {

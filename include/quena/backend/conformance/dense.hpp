@@ -77,9 +77,20 @@ inline std::string case_text(const dense_case& c) {
          std::string(format_name(c.stored_as)) + ", " + std::to_string(c.n) + " rows";
 }
 
-/// Relative error of the stored weights: `automatic` may keep block-quantised weights in f16, which reference.hpp does not.
-inline double weight_rounding(const dense_case& c) {
-  return c.stored_as == format::automatic && is_block_type(c.sources[0].source.type) ? 0x1p-11 : 0.0;
+/// Whether a backend may round activations to 8 bits, a scale for each row and at least 32 columns: where weights are integers.
+inline bool rounds_activations(const dense_case& c) { return codes_of(c.stored_as) || (c.stored_as == format::automatic && is_block_type(c.sources[0].source.type)); }
+
+/// The largest error of an activation in a row that is rounded to 8 bits.
+inline double rounding_of(const dense_case& c, tensor_view<const float, 1> x) {
+  double largest = 0;
+  if (rounds_activations(c))
+    for (std::size_t k = 0; k < x.extent(0); ++k) largest = (std::max)(largest, std::abs(double{x[k]}));
+  return largest / 253;
+}
+inline double absolute_row(const reference::matrix& w, std::size_t r) {
+  double sum = 0;
+  for (std::size_t k = 0; k < w.cols; ++k) sum += std::abs(double{w.weights[r * w.cols + k]});
+  return sum;
 }
 
 /// prepare, embed, matmul, matmul_add on one stack of matrices.
@@ -98,12 +109,11 @@ void check_matrix(conformance_log& log, const B& b, const conformance_options& o
     const stream_limits limits{max_rows, (std::max)(rows, cols), 1, 2, max_rows};
     conformance_rig<B> rig(b, limits);
 
-    const double narrowing = weight_rounding(c);
     tensor<float, 2> table({rows, cols});
     tensor<double, 2> table_tolerance({rows, cols});
     for (std::size_t i = 0; i < table.size(); ++i) {
       table.data()[i] = want_w.weights[i];
-      table_tolerance.data()[i] = narrowing == 0 ? 0 : narrowing * std::abs(double{want_w.weights[i]}) + 0x1p-25;
+      table_tolerance.data()[i] = 0;
     }
     log.guarded("embed", which, [&] {  // every token: this shows each weight as the backend has it
       const auto out = rig.make(rows, cols, 3);
@@ -119,9 +129,10 @@ void check_matrix(conformance_log& log, const B& b, const conformance_options& o
     tensor<double, 2> product_tolerance({c.n, rows}), sum_tolerance({c.n, rows});
     for (std::size_t i = 0; i < c.n; ++i)
       for (std::size_t r = 0; r < rows; ++r) {
-        const double terms = absolute_product(want_w, r, x.view()[i]), per_term = static_cast<double>(cols + 3) * f32_roundoff + narrowing + o.activation_rounding;
-        product_tolerance(i, r) = per_term * terms + 1e-37;
-        sum_tolerance(i, r) = per_term * (terms + std::abs(double{y(i, r)})) + 1e-37;
+        const double terms = absolute_product(want_w, r, x.view()[i]), per_term = static_cast<double>(cols + 3) * f32_roundoff + o.activation_rounding;
+        const double rounding = 1.001 * rounding_of(c, x.view()[i]) * absolute_row(want_w, r) + 1e-37;
+        product_tolerance(i, r) = per_term * terms + rounding;
+        sum_tolerance(i, r) = per_term * (terms + std::abs(double{y(i, r)})) + rounding;
       }
     const auto product = [](const auto& backend, const auto& matrix) { return [&](auto& s, auto in, auto out) { backend.matmul(s, matrix, in, out); }; };
     const auto sum = [](const auto& backend, const auto& matrix) { return [&](auto& s, auto in, auto out) { backend.matmul_add(s, matrix, in, out); }; };
@@ -152,11 +163,13 @@ void check_swiglu(conformance_log& log, const B& b, const conformance_options& o
     };
     const tensor<float, 2> g = product(gate), u = product(up);
     tensor<double, 2> tolerance({c.n, rows});
-    const double per_term = static_cast<double>(cols + 3) * f32_roundoff + weight_rounding(c) + o.activation_rounding;
+    const double per_term = static_cast<double>(cols + 3) * f32_roundoff + o.activation_rounding;
     for (std::size_t i = 0; i < c.n; ++i)
       for (std::size_t r = 0; r < rows; ++r) {
         const double z = double{g(i, r)}, silu = std::abs(z / (1 + std::exp(-z)));
-        const double g_error = per_term * absolute_product(gate, r, x.view()[i]), u_error = per_term * absolute_product(up, r, x.view()[i]);
+        const double rounding = rounding_of(c, x.view()[i]) * 1.001;
+        const double g_error = per_term * absolute_product(gate, r, x.view()[i]) + rounding * absolute_row(gate, r);
+        const double u_error = per_term * absolute_product(up, r, x.view()[i]) + rounding * absolute_row(up, r);
         const double silu_error = 1.1 * g_error + 8 * f32_roundoff * silu + 1e-36;
         tolerance(i, r) = silu_error * (std::abs(double{u(i, r)}) + u_error) + silu * u_error + 8 * f32_roundoff * silu * std::abs(double{u(i, r)}) + 1e-36;
       }
@@ -178,7 +191,7 @@ void check_products(conformance_log& log, const B& b, const conformance_options&
   for (std::size_t t = 0; t < n_dtypes; ++t) {
     const auto type = static_cast<dtype>(t);
     if (!is_weight_type(type)) continue;
-    for (const format f : {format::automatic, format::f32, format::f16, format::bf16}) {
+    for (const format f : {format::automatic, format::f32, format::f16, format::bf16, format::int8, format::int8_row, format::int4, format::int4z_g64}) {
       const std::size_t cols = is_block_type(type) ? block_elements(type) * (1 + random.below(256 / block_elements(type))) : size();
       dense_case c{{}, f, count()};  // as q, k and v: two of them with their rotary pairs side by side, not all with a bias
       c.sources.push_back(random_matrix(random, type, 3 * 12, cols, turn % 2 == 0, 12));

@@ -39,7 +39,8 @@ inline std::size_t checked_threads(int threads) {
 
 /// See backend.hpp for what each operation means.
 /// Numerics f32 throughout. A product's error is at most (256 + cols / 256 + 3) * 2^-24 * sum |w x| (blocks of 256 columns, each one
-///          chain of fused multiply-adds, added in order); without FMA twice the first term.
+///          chain of fused multiply-adds, added in order); without FMA twice the first term. Integer weights: activations are rounded
+///          to 8 bits, which adds at most max |x| / 254 * sum |w| for each 256 columns; the rest is as small.
 /// Threads  outputs are split among them, never a sum. Two streams may run at the same time: the second one then runs on its
 ///          caller's thread alone (with OpenMP: on threads of its own).
 /// Errors   quena::error for shapes that don't match, before anything is written.
@@ -72,6 +73,7 @@ class cpu {
     aligned_buffer workers;         ///< [concurrency][worker_floats]
     std::size_t partial_floats = 0;
     aligned_buffer partials;        ///< of attention that is split along positions
+    aligned_buffer rounded;         ///< the input of a product with integer weights
   };
 
   explicit cpu(const cpu_options& options = {})
@@ -100,10 +102,10 @@ class cpu {
 
   [[nodiscard]] stream make_stream(const stream_limits& limits) const;
   [[nodiscard]] buffer allocate(std::size_t n_floats) const { return buffer(n_floats); }
-  [[nodiscard]] matrix prepare(std::span<const matrix_source> sources, format f) const { return pack(detail::empty_matrix("prepare", sources, f, false), sources); }
+  [[nodiscard]] matrix prepare(std::span<const matrix_source> sources, format f) const;
   [[nodiscard]] matrix prepare_gate_up(const matrix_source& gate, const matrix_source& up, format f) const {
     const matrix_source both[] = {gate, up};
-    return pack(detail::empty_matrix("prepare_gate_up", both, f, true), both);
+    return pack(detail::empty_matrix("prepare_gate_up", both, detail::layout_of(gate, up, f), true), both);
   }
   [[nodiscard]] vector prepare_vector(const vector_source& source) const {
     vector v{source.size, buffer(source.size)};
@@ -150,6 +152,21 @@ class cpu {
     if (n_tasks == 1) return task(0);
     run(n_tasks, task);
   }
+  /// Panels in long contiguous pieces, four for each worker: f(first, last, worker).
+  template <class F>
+  void share_panels(const matrix& w, std::size_t work, F&& f) const {
+    const std::size_t n = w.n_panels(), n_pieces = (std::min)(n, 4 * tasks_for(n, work));
+    share(n_pieces, work, [&](std::size_t i, std::size_t worker) { f(n * i / n_pieces, n * (i + 1) / n_pieces, worker); });
+  }
+  /// Blocks of rows times groups of panels, more of them than workers: f(first panel, last, first row, last, worker).
+  template <class F>
+  void share_blocks(const matrix& w, std::size_t n_blocks, std::size_t block, std::size_t n_rows, std::size_t work, F&& f) const {
+    const std::size_t n_groups = (w.n_panels() + detail::many_panels - 1) / detail::many_panels;
+    share(n_blocks * n_groups, work, [&](std::size_t item, std::size_t worker) {
+      const std::size_t panel = item / n_blocks * detail::many_panels, row = item % n_blocks * block;
+      if (row < n_rows) f(panel, (std::min)(w.n_panels(), panel + detail::many_panels), row, (std::min)(n_rows, row + block), worker);
+    });
+  }
   template <class Task>
   void run(std::size_t n_tasks, const Task& task) const {
     executor_.run(n_tasks, {&task, [](const void* t, std::size_t i) { (*static_cast<const Task*>(t))(i); }});
@@ -157,6 +174,8 @@ class cpu {
 
   [[nodiscard]] matrix pack(matrix m, std::span<const matrix_source> sources) const;
   void product(std::string_view where, stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y, detail::epilogue mode) const;
+  void float_product(stream& s, const matrix& w, const detail::matmul_args& args) const;
+  void code_product(stream& s, const matrix& w, const detail::matmul_args& args) const;
 
   const detail::kernel_table* kernels_;
   detail::any_executor executor_;

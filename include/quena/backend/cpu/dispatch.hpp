@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "../../core/float16.hpp"
+#include "code_layout.hpp"
 #include "cpuid.hpp"
 #include "kernel_table.hpp"
 #include "target.hpp"
@@ -67,12 +68,14 @@ namespace quena::inline QUENA_ABI {
 namespace detail {
 namespace kernels {
 
-#define QUENA_KERNEL_TABLE(level)                                                                                                       \
-  inline constexpr kernel_table table{level,                                                                                            \
+#define QUENA_KERNEL_TABLE(name, level, codes)                                                                                                       \
+  inline constexpr kernel_table name{level,                                                                                            \
                                       lanes,                                                                                            \
                                       few_rows,                                                                                         \
                                       {&matmul_few<float>, &matmul_few<f16>, &matmul_few<bf16>},                                        \
                                       {&matmul_many<float>, &matmul_many<f16>, &matmul_many<bf16>},                                     \
+                                      &codes::quantize,                                                                                 \
+                                      &codes::matmul_codes,                                                                             \
                                       {&attend<float>, &attend<f16>, &attend<bf16>},                                                    \
                                       &merge,                                                                                           \
                                       {&append<float>, &append<f16>, &append<bf16>},                                                    \
@@ -90,7 +93,10 @@ namespace portable {
 #include "kernels/elementwise.inl"
 #include "kernels/matmul.inl"
 #include "kernels/attention.inl"
-QUENA_KERNEL_TABLE(isa::portable)
+#include "kernels/unpack.inl"
+#include "kernels/dot_float.inl"
+#include "kernels/codes.inl"
+QUENA_KERNEL_TABLE(table, isa::portable, portable)
 }  // namespace portable
 
 #if QUENA_WIDE_KERNELS
@@ -101,10 +107,13 @@ namespace avx2 {
 #include "kernels/elementwise.inl"
 #include "kernels/matmul.inl"
 #include "kernels/attention.inl"
+#include "kernels/unpack.inl"
+#include "kernels/dot_integer.inl"
+#include "kernels/codes.inl"
 }  // namespace avx2
 QUENA_TARGET_END
 namespace avx2 {
-QUENA_KERNEL_TABLE(isa::avx2)
+QUENA_KERNEL_TABLE(table, isa::avx2, avx2)
 }
 
 QUENA_TARGET_BEGIN(QUENA_TARGET_AVX512)
@@ -116,8 +125,17 @@ namespace avx512 {
 #include "kernels/attention.inl"
 }  // namespace avx512
 QUENA_TARGET_END
+QUENA_TARGET_BEGIN(QUENA_TARGET_AVX512_VNNI)
 namespace avx512 {
-QUENA_KERNEL_TABLE(isa::avx512)
+#include "simd/avx512_vnni.inl"
+#include "kernels/unpack.inl"
+#include "kernels/dot_integer.inl"
+#include "kernels/codes.inl"
+}  // namespace avx512
+QUENA_TARGET_END
+namespace avx512 {
+QUENA_KERNEL_TABLE(table, isa::avx512, avx512)
+QUENA_KERNEL_TABLE(table_without_vnni, isa::avx512, avx2)
 }
 #endif
 
@@ -128,7 +146,7 @@ QUENA_KERNEL_TABLE(isa::avx512)
 /// The kernels for an instruction set that this machine has (see best_isa).
 inline const kernel_table& kernels_for(isa level) noexcept {
 #if QUENA_WIDE_KERNELS
-  if (level == isa::avx512) return kernels::avx512::table;
+  if (level == isa::avx512) return detect_cpu().avx512_vnni ? kernels::avx512::table : kernels::avx512::table_without_vnni;
   if (level == isa::avx2) return kernels::avx2::table;
 #endif
   static_cast<void>(level);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "../../core/dtype.hpp"
+#include "../../quant/codes.hpp"
 #include "cpuid.hpp"
 
 namespace quena::inline QUENA_ABI {
@@ -55,6 +56,27 @@ inline constexpr std::size_t many_rows = 240, many_panels = 8;
 inline constexpr std::size_t many_x_stride = block_cols + 16;
 inline constexpr std::size_t many_scratch = many_rows * many_x_stride + many_panels * many_rows * panel_rows + block_cols * panel_rows;
 
+/// A product with integer weights. The activations are rounded by quantize() first; rows of x come in tiles that the kernels choose.
+struct code_args {
+  matmul_args product;  ///< weights: panels as in code_layout.hpp
+  code_format format;
+  std::size_t panel_bytes;
+  std::int32_t* x_codes;   ///< [n_rows][n_steps()], four codes each
+  float* x_scales;         ///< [n_rows][n_blocks()]
+  std::int32_t* x_starts;  ///< [n_rows][n_groups()]: what the integer sums of the groups start from
+
+  [[nodiscard]] constexpr std::size_t n_steps() const noexcept { return (product.cols + 31) / 32 * 8; }
+  [[nodiscard]] constexpr std::size_t n_blocks() const noexcept { return (product.cols + code_block_cols - 1) / code_block_cols; }
+  [[nodiscard]] constexpr std::size_t n_groups() const noexcept { return (4 * n_steps() + format.group - 1) / format.group; }
+};
+
+/// Rows in one call of matmul_codes, a whole number of tiles of every kernel; quantize is called for multiples of code_rows_step rows.
+/// And the floats of scratch: sums [rows][32], scales, minimums and the codes of a block, unpacked.
+inline constexpr std::size_t code_rows = 240, code_rows_step = 12;
+inline constexpr std::size_t code_scratch = code_rows * panel_rows + 24 * panel_rows + code_block_cols * panel_rows;
+/// Bytes that quantize() needs for each row of so many columns.
+constexpr std::size_t code_row_bytes(std::size_t cols) noexcept { return (cols + 31) / 32 * 32 + (cols + 255) / 256 * sizeof(float) + (cols + 31) / 32 * 2 * sizeof(std::int32_t); }
+
 /// The query heads of some rows of one sequence that share one KV head: "lanes" (row, head) in row-major order.
 struct attend_args {
   const float* q;  ///< row i, head g at q + i * q_stride + g * head_dim
@@ -97,6 +119,8 @@ struct kernel_table {
   by_type<void (*)(const matmul_args&, std::size_t first_panel, std::size_t last_panel) noexcept> matmul_few;
   by_type<void (*)(const matmul_args&, std::size_t first_panel, std::size_t last_panel, std::size_t first_row, std::size_t last_row,
                    float* scratch) noexcept> matmul_many;
+  void (*quantize)(const code_args&, std::size_t first_row, std::size_t last_row) noexcept;
+  void (*matmul_codes)(const code_args&, std::size_t first_panel, std::size_t last_panel, std::size_t first_row, std::size_t last_row, float* scratch) noexcept;
   by_type<void (*)(const attend_args&, std::size_t first_chunk, std::size_t last_chunk) noexcept> attend;
   void (*merge)(const float* partials, std::size_t n_chunks, std::size_t chunk_stride, std::size_t head_dim, float* out) noexcept;
   /// One key into 16-position blocks (element d at key[16 * d]) and one value.

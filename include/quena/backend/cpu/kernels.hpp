@@ -32,20 +32,20 @@ class cpu_kernels {
     if (weights.stride(1) != 1 && weights.extent(1) > 1) fail(errc::invalid_argument, "pack", {"expected rows of neighbouring floats, got a column stride of ", weights.stride(1)});
     const std::size_t rows = weights.extent(0), cols = weights.extent(1);
     matrix_source source{"weights", dtype::f32, rows, cols, nullptr, 0, {}};
-    cpu_matrix m = detail::empty_matrix("pack", {&source, 1}, f, false);
+    cpu_matrix m = detail::empty_matrix("pack", {&source, 1}, detail::layout_of(source, f), false);
     aligned_buffer scratch(detail::pack_scratch);
     std::vector<float> panel(detail::panel_rows * cols);
     for (std::size_t p = 0; p < m.n_panels(); ++p) {
       const std::size_t first = p * detail::panel_rows, n = (std::min)(detail::panel_rows, rows - first);
       for (std::size_t r = 0; r < n; ++r) std::copy_n(weights.data() + static_cast<std::ptrdiff_t>(first + r) * weights.stride(0), cols, panel.data() + r * cols);
       source.rows = n, source.data = reinterpret_cast<const std::byte*>(panel.data());
-      cpu_matrix one = detail::empty_matrix("pack", {&source, 1}, f, false);
-      detail::pack_panel_of(*table_, one, {&source, 1}, 0, scratch.data());
+      cpu_matrix one = detail::empty_matrix("pack", {&source, 1}, detail::layout_of(source, f), false);
+      detail::pack_panel(*table_, one, {&source, 1}, 0, scratch.data());
       std::copy_n(one.weights.data(), one.weights.size(), m.weights.data() + p * one.weights.size());
     }
     return m;
   }
-  /// y[i, r] = sum_k w[r, k] * x[i, k].  x: [n, cols], y: [n, rows]; one row or many give the same bits.
+  /// y[i, r] = sum_k w[r, k] * x[i, k].  x: [n, cols], y: [n, rows]; one row or many give the same bits. Allocates for integer weights.
   void matmul(const cpu_matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const;
 
   /// y[i] = gain[i] * x[i] / sqrt(mean(x^2) + eps)
@@ -93,10 +93,18 @@ inline void cpu_kernels::matmul(const cpu_matrix& w, tensor_view<const float, 2>
   const std::size_t n_rows = x.extent(0);
   check_product("matmul", w.rows, w.cols, x, y);
   if (w.gate_up) fail(errc::invalid_argument, "matmul", "expected one matrix, got a gate-and-up pair");
-  for (std::size_t i = 0; i < n_rows; i += detail::few_rows_limit) {
+  const std::size_t step = w.layout.codes ? detail::code_rows : detail::few_rows_limit;
+  aligned_buffer rounded(w.layout.codes ? (std::min)(step, n_rows) * detail::code_row_bytes(w.cols) : 0), scratch(w.layout.codes ? detail::code_scratch * sizeof(float) : 0);
+  for (std::size_t i = 0; i < n_rows; i += step) {
     const auto at = static_cast<std::ptrdiff_t>(i);
-    const detail::matmul_args args{w.weights.data(), nullptr, w.cols, w.rows, x.data() + at * x.stride(0), x.stride(0), (std::min)(detail::few_rows_limit, n_rows - i), y.data() + at * y.stride(0), y.stride(0), detail::epilogue::store};
-    table_->matmul_few[w.type](args, 0, w.n_panels());
+    const detail::matmul_args args{w.weights.data(), nullptr, w.cols, w.rows, x.data() + at * x.stride(0), x.stride(0), (std::min)(step, n_rows - i), y.data() + at * y.stride(0), y.stride(0), detail::epilogue::store};
+    if (!w.layout.codes) {
+      table_->matmul_few[w.layout.type](args, 0, w.n_panels());
+      continue;
+    }
+    const detail::code_args codes = detail::rounded_args(args, *w.layout.codes, w.panel_bytes(), rounded.data());
+    table_->quantize(codes, 0, args.n_rows);
+    table_->matmul_codes(codes, 0, w.n_panels(), 0, args.n_rows, reinterpret_cast<float*>(scratch.data()));
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The operations of the CPU backend: check shapes, split the work, call the kernel. Included by cpu.hpp, which declares them.
 
+#include <initializer_list>
+#include <memory>
+
 #include "../support.hpp"
 
 namespace quena::inline QUENA_ABI {
@@ -8,47 +11,84 @@ namespace quena::inline QUENA_ABI {
 inline cpu::stream cpu::make_stream(const stream_limits& limits) const {
   stream s;
   s.limits = limits;
-  s.worker_floats = ((std::max)(detail::many_scratch, detail::attend_scratch(limits.head_dim)) + 31) / 16 * 16;
+  s.worker_floats = ((std::max)({detail::many_scratch, detail::code_scratch, detail::attend_scratch(limits.head_dim)}) + 31) / 16 * 16;
   s.workers = aligned_buffer(checked_product(checked_product(n_workers_, s.worker_floats, "make_stream"), sizeof(float), "make_stream"));
   // Attention is split along positions only for so few rows that heads alone don't occupy the workers.
   const std::size_t n_chunks = limits.max_positions / detail::chunk_positions + 1, n_rows = (std::min)(limits.max_rows, std::size_t{8});
   s.partial_floats = n_workers_ == 1 ? 0 : checked_product(checked_product(n_chunks, n_rows * limits.n_heads, "make_stream"), limits.head_dim + 2, "make_stream");
   s.partials = aligned_buffer(checked_product(s.partial_floats, sizeof(float), "make_stream"));
+  s.rounded = aligned_buffer(checked_product(limits.max_rows, detail::code_row_bytes(limits.max_width), "make_stream"));
   return s;
+}
+
+inline cpu::matrix cpu::prepare(std::span<const matrix_source> sources, format f) const {
+  // Neighbours that are kept in the same way become one matrix, the others stand below it.
+  std::size_t n = 0;
+  const weight_layout layout = sources.empty() ? weight_layout{} : detail::layout_of(sources.front(), f);
+  while (n < sources.size() && detail::layout_of(sources[n], f) == layout) ++n;
+  matrix m = pack(detail::empty_matrix("prepare", sources.first(n), layout, false), sources.first(n));
+  if (n == sources.size()) return m;
+  m.below = std::make_unique<matrix>(prepare(sources.subspan(n), f));
+  if (m.below->cols != m.cols) detail::expected("prepare", {m.cols, " columns"}, {m.below->cols, " in ", sources[n].name});
+  m.rows += m.below->rows;
+  return m;
 }
 
 inline cpu::matrix cpu::pack(matrix m, std::span<const matrix_source> sources) const {
   aligned_buffer scratch(n_workers_ * detail::pack_scratch);
   split(m.n_panels(), m.weights.size(), [&](std::size_t first, std::size_t last, std::size_t worker) {
     std::byte* const mine = scratch.data() + worker * detail::pack_scratch;
-    for (std::size_t p = first; p < last; ++p) detail::pack_panel_of(*kernels_, m, sources, p, mine);
+    for (std::size_t p = first; p < last; ++p) detail::pack_panel(*kernels_, m, sources, p, mine);
   });
   return m;
 }
 
 inline void cpu::product(std::string_view where, stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y, detail::epilogue mode) const {
-  const std::size_t n_rows = x.extent(0);
   check_product(where, w.rows, w.cols, x, y);
   if (w.gate_up != (mode == detail::epilogue::swiglu))
     detail::expected(where, w.gate_up ? "one matrix" : "a matrix from prepare_gate_up", w.gate_up ? "a gate-and-up pair" : "another");
-  if (n_rows == 0 || w.rows == 0) return;
-  const detail::matmul_args args{w.weights.data(), reinterpret_cast<const float*>(w.bias.data()), w.cols, w.rows, x.data(), x.stride(0), n_rows, y.data(), y.stride(0), mode};
+  if (x.extent(0) == 0) return;
+  float* out = y.data();
+  for (const matrix* part = &w; part != nullptr; out += part->own_rows(), part = part->below.get()) {
+    if (part->own_rows() == 0) continue;
+    const detail::matmul_args args{part->weights.data(), reinterpret_cast<const float*>(part->bias.data()), w.cols, part->own_rows(), x.data(), x.stride(0), x.extent(0), out, y.stride(0), mode};
+    if (part->layout.codes) code_product(s, *part, args);
+    else float_product(s, *part, args);
+  }
+}
 
-  const std::size_t work = n_rows * w.n_panels() * detail::panel_rows * w.cols;
-  if (n_rows <= kernels_->few_rows[w.type]) {  // bound by reading the weights: long contiguous streams
-    const auto kernel = kernels_->matmul_few[w.type];
+inline void cpu::float_product(stream& s, const matrix& w, const detail::matmul_args& args) const {
+  const std::size_t n_rows = args.n_rows, work = n_rows * w.n_panels() * detail::panel_rows * w.cols;
+  if (n_rows <= kernels_->few_rows[w.layout.type]) {  // bound by reading the weights: long contiguous streams
+    const auto kernel = kernels_->matmul_few[w.layout.type];
     split(w.n_panels(), work, [&](std::size_t first, std::size_t last, std::size_t) { kernel(args, first, last); }, 4);
     return;
   }
   // Bound by multiplying: blocks of rows times groups of panels, more of them than workers.
-  const auto kernel = kernels_->matmul_many[w.type];
+  const auto kernel = kernels_->matmul_many[w.layout.type];
   const std::size_t n_blocks = (n_rows + detail::many_rows - 1) / detail::many_rows, block = ((n_rows + n_blocks - 1) / n_blocks + 11) / 12 * 12;
-  const std::size_t n_groups = (w.n_panels() + detail::many_panels - 1) / detail::many_panels;
-  share(n_blocks * n_groups, work, [&](std::size_t item, std::size_t worker) {
-    const std::size_t panel = item / n_blocks * detail::many_panels, row = item % n_blocks * block;
-    if (row >= n_rows) return;
-    kernel(args, panel, (std::min)(w.n_panels(), panel + detail::many_panels), row, (std::min)(n_rows, row + block),
-           reinterpret_cast<float*>(s.workers.data()) + worker * s.worker_floats);
+  share_blocks(w, n_blocks, block, n_rows, work, [&](std::size_t first, std::size_t last, std::size_t row, std::size_t end, std::size_t worker) {
+    kernel(args, first, last, row, end, reinterpret_cast<float*>(s.workers.data()) + worker * s.worker_floats);
+  });
+}
+
+inline void cpu::code_product(stream& s, const matrix& w, const detail::matmul_args& product) const {
+  const std::size_t n_rows = product.n_rows, work = n_rows * w.n_panels() * detail::panel_rows * w.cols;
+  if (n_rows * detail::code_row_bytes(w.cols) > s.rounded.size()) detail::expected("matmul", "rows and columns within the stream's limits", {n_rows, " x ", w.cols});
+  const detail::code_args args = detail::rounded_args(product, *w.layout.codes, w.panel_bytes(), s.rounded.data());
+  constexpr std::size_t step = detail::code_rows_step;
+  split((n_rows + step - 1) / step, n_rows * w.cols * 2, [&](std::size_t first, std::size_t last, std::size_t) {
+    kernels_->quantize(args, first * step, (std::min)(n_rows, last * step));
+  });
+  const auto kernel = kernels_->matmul_codes;
+  const auto scratch = [&](std::size_t worker) { return reinterpret_cast<float*>(s.workers.data()) + worker * s.worker_floats; };
+  if (n_rows <= detail::few_rows_limit) {
+    share_panels(w, work, [&](std::size_t first, std::size_t last, std::size_t worker) { kernel(args, first, last, 0, n_rows, scratch(worker)); });
+    return;
+  }
+  const std::size_t n_blocks = (n_rows + detail::code_rows - 1) / detail::code_rows, block = ((n_rows + n_blocks - 1) / n_blocks + step - 1) / step * step;
+  share_blocks(w, n_blocks, block, n_rows, work, [&](std::size_t first, std::size_t last, std::size_t row, std::size_t end, std::size_t worker) {
+    kernel(args, first, last, row, end, scratch(worker));
   });
 }
 

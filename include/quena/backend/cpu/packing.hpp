@@ -3,48 +3,69 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <memory>
+#include <optional>
 #include <span>
-#include <string>
-#include <vector>
+#include <string_view>
 
 #include "../../core/float16.hpp"
 #include "../../core/checked.hpp"
 #include "../../core/memory.hpp"
 #include "../backend.hpp"
+#include "code_layout.hpp"
 #include "kernel_table.hpp"
 
 namespace quena::inline QUENA_ABI {
 
-/// A weight matrix as panels of 32 output rows, [ceil(rows / 32)][cols][32], the missing rows zero (kernel_table.hpp says why).
+/// How the numbers of a CPU matrix are kept: floats of some type, or integer codes (code_layout.hpp).
+struct weight_layout {
+  dtype type = dtype::f32;  ///< f32, f16 or bf16, if there are no codes
+  std::optional<code_format> codes = {};
+
+  friend bool operator==(const weight_layout&, const weight_layout&) = default;
+};
+
+/// A weight matrix as panels of 32 output rows, [ceil(rows / 32)][cols][32] for floats, the missing rows zero (kernel_table.hpp says why).
 /// A gate-and-up pair has 16 gate rows and the same 16 up rows in each panel, so that SwiGLU happens where the sums are.
 struct cpu_matrix {
   std::size_t rows = 0, cols = 0;  ///< of the product: for a gate-and-up pair those of one of the two
-  dtype type = dtype::f32;         ///< f32, f16 or bf16
+  weight_layout layout;
   bool gate_up = false;
   aligned_buffer weights;
   aligned_buffer bias;  ///< [n_panels * 32] of f32, or empty
+  /// The rows after the first `rows - below->rows`, where stacked sources are kept in different ways.
+  std::unique_ptr<cpu_matrix> below;
 
+  [[nodiscard]] std::size_t own_rows() const noexcept { return below ? rows - below->rows : rows; }
   [[nodiscard]] std::size_t rows_per_panel() const noexcept { return gate_up ? detail::panel_rows / 2 : detail::panel_rows; }
-  [[nodiscard]] std::size_t n_panels() const noexcept { return (rows + rows_per_panel() - 1) / rows_per_panel(); }
-  [[nodiscard]] std::size_t n_bytes() const noexcept { return weights.size() + bias.size(); }
+  [[nodiscard]] std::size_t n_panels() const noexcept { return (own_rows() + rows_per_panel() - 1) / rows_per_panel(); }
+  [[nodiscard]] std::size_t panel_bytes() const noexcept {
+    return layout.codes ? detail::code_panel_bytes(*layout.codes, cols) : cols * detail::panel_rows * block_bytes(layout.type);
+  }
+  [[nodiscard]] std::size_t n_bytes() const noexcept { return weights.size() + bias.size() + (below ? below->n_bytes() : 0); }
 };
 
 namespace detail {
 
-/// Which type `format` means for these sources. automatic: theirs if they are of one dense type, f16 if one is block-quantised,
-/// f32 for a mixture of dense types.
-inline dtype stored_type(std::span<const matrix_source> sources, format f) noexcept {
+/// What `format` means for a source. automatic: as it is.
+inline weight_layout layout_of(const matrix_source& source, format f) noexcept {
   switch (f) {
-    case format::f32: return dtype::f32;
-    case format::f16: return dtype::f16;
-    case format::bf16: return dtype::bf16;
+    case format::f32: return {dtype::f32};
+    case format::f16: return {dtype::f16};
+    case format::bf16: return {dtype::bf16};
     case format::automatic: break;
+    default: return {dtype::f32, codes_of(f)};
   }
-  if (std::any_of(sources.begin(), sources.end(), [](const matrix_source& m) { return is_block_type(m.type); })) return dtype::f16;
-  const bool same = std::all_of(sources.begin(), sources.end(), [&](const matrix_source& m) { return m.type == sources.front().type; });
-  return same && !sources.empty() ? sources.front().type : dtype::f32;
+  if (is_block_type(source.type)) return {dtype::f32, codes_of(source.type)};
+  return {source.type};
+}
+/// What it means for a gate-and-up pair, which is kept in one way: f16 where two block types meet, f32 for two dense types.
+inline weight_layout layout_of(const matrix_source& gate, const matrix_source& up, format f) noexcept {
+  const weight_layout a = layout_of(gate, f), b = layout_of(up, f);
+  return a == b ? a : weight_layout{a.codes || b.codes ? dtype::f16 : dtype::f32};
 }
 
 /// Row r of the stacked sources, or nothing (a padding row).
@@ -66,13 +87,18 @@ inline source_row panel_row(const cpu_matrix& m, std::span<const matrix_source> 
   return r < m.rows ? source_row{&sources[lane / half], r} : source_row{};
 }
 
-/// Bytes of scratch that pack_panel needs: a strip of 256 columns of one row in f32 and of 32 rows in the stored type.
-inline constexpr std::size_t pack_strip = 256;
+/// Bytes of scratch that packing a panel needs: a strip of 256 columns of one row in f32 and of 32 rows in the stored type.
+inline constexpr std::size_t pack_strip = code_block_cols;
 inline constexpr std::size_t pack_scratch = pack_strip * sizeof(float) * (1 + panel_rows);
 
-/// Fills panel p. A strip at a time, so that nothing but the strip is ever held twice.
+/// Columns [k, k + n) of a source's row, as stored.
+inline const std::byte* strip_of(const source_row& from, std::size_t k) noexcept {
+  return from.source->row(from.row) + k / block_elements(from.source->type) * block_bytes(from.source->type);
+}
+
+/// Fills panel p of floats. A strip at a time, so that nothing but the strip is ever held twice.
 template <class Cell>
-void pack_panel(const kernel_table& kernels, cpu_matrix& m, std::span<const matrix_source> sources, std::size_t p, std::byte* scratch) {
+void pack_floats(const kernel_table& kernels, cpu_matrix& m, std::span<const matrix_source> sources, std::size_t p, std::byte* scratch) {
   float* const wide = reinterpret_cast<float*>(scratch);
   Cell* const strip = reinterpret_cast<Cell*>(scratch + pack_strip * sizeof(float));
   Cell* to = reinterpret_cast<Cell*>(m.weights.data()) + p * m.cols * panel_rows;
@@ -85,12 +111,11 @@ void pack_panel(const kernel_table& kernels, cpu_matrix& m, std::span<const matr
         std::fill_n(row, n, Cell{});
         continue;
       }
-      const std::byte* data = from.source->row(from.row) + k / block_elements(from.source->type) * block_bytes(from.source->type);
-      if (from.source->type == m.type) {
-        std::memcpy(row, data, n * sizeof(Cell));  // bits are kept, NaN payloads too
+      if (from.source->type == m.layout.type) {
+        std::memcpy(row, strip_of(from, k), n * sizeof(Cell));  // bits are kept, NaN payloads too
       } else {
-        dequantize_row(from.source->type, data, wide, n);
-        kernels.narrow[m.type](wide, row, n);
+        dequantize_row(from.source->type, strip_of(from, k), wide, n);
+        kernels.narrow[m.layout.type](wide, row, n);
       }
     }
     for (std::size_t j = 0; j < n; ++j, to += panel_rows)
@@ -98,19 +123,57 @@ void pack_panel(const kernel_table& kernels, cpu_matrix& m, std::span<const matr
   }
 }
 
-/// The same for the matrix's type.
-inline void pack_panel_of(const kernel_table& kernels, cpu_matrix& m, std::span<const matrix_source> sources, std::size_t p, std::byte* scratch) {
-  if (m.type == dtype::f16) pack_panel<f16>(kernels, m, sources, p, scratch);
-  else if (m.type == dtype::bf16) pack_panel<bf16>(kernels, m, sources, p, scratch);
-  else pack_panel<float>(kernels, m, sources, p, scratch);
+/// The largest magnitude in a row.
+inline float peak_of(const source_row& from, std::size_t cols, float* wide) {
+  float peak = 0;
+  for (std::size_t k = 0; k < cols; k += pack_strip) {
+    const std::size_t n = (std::min)(pack_strip, cols - k);
+    dequantize_row(from.source->type, strip_of(from, k), wide, n);
+    for (std::size_t j = 0; j < n; ++j) peak = (std::max)(peak, std::fabs(wide[j]));
+  }
+  return peak;
 }
 
-/// Checks sources and makes room; the panels are filled by the backend, in parallel.
-inline cpu_matrix empty_matrix(std::string_view where, std::span<const matrix_source> sources, format f, bool gate_up) {
+/// Fills panel p of codes: those of the file, or rounded to the nearest.
+inline void pack_codes(cpu_matrix& m, std::span<const matrix_source> sources, std::size_t p, std::byte* scratch) {
+  float* const wide = reinterpret_cast<float*>(scratch);
+  const code_format& f = *m.layout.codes;
+  std::byte* const panel = m.weights.data() + p * m.panel_bytes();
+  std::memset(panel, 0, m.panel_bytes());
+  code_block block{};
+  for (std::size_t lane = 0; lane < panel_rows; ++lane) {
+    const source_row from = panel_row(m, sources, p, lane);
+    if (from.source == nullptr) continue;  // scales of zero
+    const bool kept = codes_of(from.source->type) == f;
+    const float peak = !kept && f.group == code_block_cols ? peak_of(from, m.cols, wide) : 0;
+    std::byte* to = panel;
+    for (std::size_t k = 0; k < m.cols; k += pack_strip) {
+      const std::size_t n = (std::min)(pack_strip, m.cols - k);
+      if (kept) {
+        read_block(from.source->type, strip_of(from, k), n, block);
+      } else {
+        dequantize_row(from.source->type, strip_of(from, k), wide, n);
+        encode_block(f, wide, n, peak, block);
+      }
+      put_codes(f, block, n, lane, to);
+      to += code_block_bytes(f, n);
+    }
+  }
+}
+
+inline void pack_panel(const kernel_table& kernels, cpu_matrix& m, std::span<const matrix_source> sources, std::size_t p, std::byte* scratch) {
+  if (m.layout.codes) pack_codes(m, sources, p, scratch);
+  else if (m.layout.type == dtype::f16) pack_floats<f16>(kernels, m, sources, p, scratch);
+  else if (m.layout.type == dtype::bf16) pack_floats<bf16>(kernels, m, sources, p, scratch);
+  else pack_floats<float>(kernels, m, sources, p, scratch);
+}
+
+/// Checks sources that are kept in one way and makes room; the panels are filled by the backend, in parallel.
+inline cpu_matrix empty_matrix(std::string_view where, std::span<const matrix_source> sources, const weight_layout& layout, bool gate_up) {
   cpu_matrix m;
   m.gate_up = gate_up;
   m.cols = sources.empty() ? 0 : sources.front().cols;
-  m.type = stored_type(sources, f);
+  m.layout = layout;
   for (const matrix_source& s : sources) {
     if (s.cols != m.cols)
       fail(errc::invalid_argument, where, {"expected ", m.cols, " columns, got ", s.cols, " in ", s.name});
@@ -127,7 +190,8 @@ inline cpu_matrix empty_matrix(std::string_view where, std::span<const matrix_so
     m.rows /= 2;
   }
   const std::size_t cells = checked_product(m.n_panels(), panel_rows, where);
-  m.weights = aligned_buffer(checked_product(checked_product(cells, m.cols, where), block_bytes(m.type), where));
+  static_cast<void>(checked_product(checked_product(cells, m.cols, where), 2 * sizeof(float), where));  // so that panel_bytes() is exact
+  m.weights = aligned_buffer(m.n_panels() * m.panel_bytes());
   if (std::any_of(sources.begin(), sources.end(), [](const matrix_source& s) { return s.bias.size != 0; })) {
     m.bias = aligned_buffer(cells * sizeof(float));
     float* const bias = reinterpret_cast<float*>(m.bias.data());
@@ -141,13 +205,25 @@ inline cpu_matrix empty_matrix(std::string_view where, std::span<const matrix_so
 
 /// Row r of a matrix in f32.
 inline void unpack_row(const cpu_matrix& m, std::size_t r, float* out) noexcept {
+  if (r >= m.own_rows()) return unpack_row(*m.below, r - m.own_rows(), out);
+  const std::byte* const panel = m.weights.data() + r / panel_rows * m.panel_bytes();
+  if (m.layout.codes) {
+    const std::byte* block = panel;
+    code_block codes{};
+    for (std::size_t k = 0; k < m.cols; k += code_block_cols) {
+      const std::size_t n = (std::min)(code_block_cols, m.cols - k);
+      get_codes(*m.layout.codes, block, n, r % panel_rows, codes);
+      decode_block(*m.layout.codes, codes, n, out + k);
+      block += code_block_bytes(*m.layout.codes, n);
+    }
+    return;
+  }
   const auto copy = [&](const auto* cells) {
-    const auto* from = cells + r / panel_rows * m.cols * panel_rows + r % panel_rows;
-    for (std::size_t k = 0; k < m.cols; ++k) out[k] = static_cast<float>(from[k * panel_rows]);
+    for (std::size_t k = 0; k < m.cols; ++k) out[k] = static_cast<float>(cells[k * panel_rows + r % panel_rows]);
   };
-  if (m.type == dtype::f16) copy(reinterpret_cast<const f16*>(m.weights.data()));
-  else if (m.type == dtype::bf16) copy(reinterpret_cast<const bf16*>(m.weights.data()));
-  else copy(reinterpret_cast<const float*>(m.weights.data()));
+  if (m.layout.type == dtype::f16) copy(reinterpret_cast<const f16*>(panel));
+  else if (m.layout.type == dtype::bf16) copy(reinterpret_cast<const bf16*>(panel));
+  else copy(reinterpret_cast<const float*>(panel));
 }
 
 }  // namespace detail

@@ -34,6 +34,7 @@
 
 #define QUENA_TARGET_AVX2 "avx2,fma,f16c"
 #define QUENA_TARGET_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
+#define QUENA_TARGET_AVX512_VNNI "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c"
 
 #if defined(_MSC_VER) && !defined(__clang__)
 #define QUENA_INLINE __forceinline

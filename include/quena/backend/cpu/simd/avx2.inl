@@ -50,3 +50,37 @@ QUENA_INLINE vec scale2(vec a, vec n) {  // a * 2^n, n integral, |n| < 253: in t
   const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(e, half), bias), 23);
   return {_mm256_mul_ps(_mm256_mul_ps(a.v, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second))};
 }
+
+struct ivec {
+  __m256i v;
+};
+inline constexpr int code_columns = 4;  // 8 accumulators, 2 weights, 1 broadcast, 2 products, a vector of ones of 16 registers
+inline constexpr int code_vectors = 2;
+inline constexpr bool signed_bytes = true;
+
+QUENA_INLINE ivec iset1(std::int32_t x) { return {_mm256_set1_epi32(x)}; }
+QUENA_INLINE ivec broadcast4(const std::int32_t* p) { return {_mm256_set1_epi32(*p)}; }
+QUENA_INLINE ivec load_codes(const std::uint8_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
+QUENA_INLINE ivec low_nibbles(ivec a) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(15))}; }
+QUENA_INLINE ivec high_nibbles(ivec a) { return {_mm256_and_si256(_mm256_srli_epi16(a.v, 4), _mm256_set1_epi8(15))}; }
+/// acc + the four products of codes w and x in each element. Pairs are added in 16 bits, without saturation: codes below 64 are taken as
+/// they are (2 * 63 * 127 < 2^15); wide ones as w - 128, whose magnitude is the unsigned operand (2 * 128 * 127 < 2^15).
+template <bool Wide>
+QUENA_INLINE ivec dot4(ivec acc, ivec w, ivec x) {
+  __m256i pairs;
+  if constexpr (Wide) {
+    const __m256i signed_w = _mm256_xor_si256(w.v, _mm256_set1_epi8(-128));
+    pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(signed_w), _mm256_sign_epi8(x.v, signed_w));
+  } else {
+    pairs = _mm256_maddubs_epi16(w.v, x.v);
+  }
+  return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+}
+QUENA_INLINE vec to_float(ivec a) { return {_mm256_cvtepi32_ps(a.v)}; }
+QUENA_INLINE void store_bytes(std::int8_t* p, vec a) {  // integral, within -128 … 127
+  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(a.v), _mm256_setzero_si256());
+  const __m256i bytes = _mm256_packs_epi16(words, _mm256_setzero_si256());  // four in each half
+  const std::int32_t low = _mm256_extract_epi32(bytes, 0), high = _mm256_extract_epi32(bytes, 4);
+  __builtin_memcpy(p, &low, 4);
+  __builtin_memcpy(p + 4, &high, 4);
+}

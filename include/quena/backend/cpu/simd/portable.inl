@@ -144,3 +144,11 @@ QUENA_INLINE vec scale2(vec a, vec n) {  // a * 2^n, n integral, |n| < 253: in t
   }
   return mul(mul(a, load(first)), load(second));
 }
+
+inline constexpr int code_columns = 4;
+inline constexpr bool signed_bytes = true;  // dot_float.inl takes the offset off each code
+QUENA_INLINE void store_bytes(std::int8_t* p, vec a) {  // integral, within -128 … 127
+  float t[lanes];
+  store(t, a);
+  for (std::size_t i = 0; i < lanes; ++i) p[i] = static_cast<std::int8_t>(t[i]);
+}
