@@ -83,10 +83,11 @@ CLI::Option* add_ids(CLI::App& app, const std::string& name, std::optional<std::
   }, help)->type_name("1,2,3");
 }
 
+constexpr const char* format_names = "auto, f32, f16, bf16, int8[_g64, _g32, _row], int4[_g64, _g128], int4z[_g64, _g128]";
+
 quena::format format_of(const std::string& name) {
-  if (name == "int8" || name == "int4") not_yet("--format " + name + ": expected auto, f32, f16 or bf16: this version has no integer formats");
   const std::optional<quena::format> f = quena::parse_format(name);
-  if (!f) usage_error("--format", "auto, f32, f16 or bf16", name);
+  if (!f) usage_error("--format", format_names, name);
   return *f;
 }
 
@@ -97,7 +98,7 @@ void add_model_path(CLI::App& app, std::string& path) {
 void add_model_options(CLI::App& app, model_options& o) {
   add_model_path(app, o.path);
   app.add_option_function<std::string>("--format", [&o](const std::string& name) { o.format = format_of(name); },
-                                       "weights in memory: auto (the file's own), f32, f16, bf16")->type_name("X");
+                                       "weights in memory: auto (the file's own), f32, f16, bf16, int8[_g64, _g32, _row], int4[_g64, _g128], int4z[_g64, _g128]")->type_name("X");
   add_number(app, "--threads", o.threads, 1, 4096, "threads (one per core)")->type_name("N");
   add_number(app, "--ctx", o.context, 1, std::int64_t{1} << 31, "longest text in tokens (the model's, 4096 at most)")->type_name("N");
   app.add_option_function<std::string>("--kv-type", [&o](const std::string& name) {

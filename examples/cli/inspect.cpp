@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <optional>
 
 #include <quena/backend/backend.hpp>
 #include <quena/model/config.hpp>
+#include <quena/model/llama_weights.hpp>
 #include <quena/model/weights.hpp>
+#include <quena/quant/codes.hpp>
 
 #include "commands.hpp"
 #include "common.hpp"
@@ -69,19 +72,19 @@ memory_plan plan_memory(const quena::llama_config& c, std::size_t context) {
 
   memory_plan plan;
   plan.context = context;
-  for (const auto& [format, size] : {std::pair{quena::format::f32, std::size_t{4}}, {quena::format::f16, 2}, {quena::format::bf16, 2}})
-    plan.weights[format] = matrix_elements * size + vector_elements * 4;
+  for (const quena::format f : {quena::format::f32, quena::format::f16, quena::format::bf16, quena::format::int8, quena::format::int8_g64, quena::format::int8_g32,
+                                quena::format::int8_row, quena::format::int4, quena::format::int4_g64, quena::format::int4_g128, quena::format::int4z,
+                                quena::format::int4z_g64, quena::format::int4z_g128}) {
+    const std::optional<quena::code_format> codes = quena::codes_of(f);
+    const double bits = codes ? quena::bits_per_weight(*codes) : f == quena::format::f32 ? 32 : 16;
+    plan.weights[f] = static_cast<std::size_t>(static_cast<double>(matrix_elements) * bits / 8) + vector_elements * 4;
+  }
   constexpr std::size_t page_size = 16, rows = 512;
   for (const quena::dtype cell : {quena::dtype::f32, quena::dtype::f16, quena::dtype::bf16})
     plan.kv_cache[cell] = (context + page_size - 1) / page_size * quena::kv_shape{c.n_layers, c.n_kv_heads, c.head_dim, page_size, 0, cell}.page_bytes();
   const std::size_t attention = c.n_heads * c.head_dim, qkv = attention + 2 * c.n_kv_heads * c.head_dim;
   plan.workspace = 4 * (rows * (2 * c.hidden_size + qkv + attention + c.intermediate_size + c.head_dim) + 2 * (c.hidden_size + c.vocab_size));
   return plan;
-}
-
-/// What --format auto makes of the file (load_weights in model/llama_weights.hpp).
-quena::format automatic_format(quena::dtype embedding) {
-  return embedding == quena::dtype::f32 ? quena::format::f32 : embedding == quena::dtype::bf16 ? quena::format::bf16 : quena::format::f16;
 }
 
 std::string shape_text(const std::vector<std::size_t>& shape) {
@@ -112,9 +115,11 @@ void run_inspect(const inspect_command& o) {
 
   const std::string container = files.is_gguf() ? "gguf" : "safetensors";
   const quena::dtype embedding = files.find("model.embed_tokens.weight")->type;
-  const quena::format format = o.model.format == quena::format::automatic ? automatic_format(embedding) : o.model.format;
+  const quena::format format = quena::stored_format(o.model.format, embedding);
   const std::size_t context = o.model.context != 0 ? o.model.context : (std::min)(config.max_position_embeddings, std::size_t{4096});
-  const memory_plan plan = plan_memory(config, context);
+  memory_plan plan = plan_memory(config, context);
+  if (format == quena::format::automatic)  // the file's blocks as they are
+    for (const quena::checkpoint_tensor& t : files.tensors()) plan.weights[format] += t.data.size();
   const quena::dtype cell = o.model.kv.value_or(format == quena::format::f32 ? quena::dtype::f32 : quena::dtype::f16);
   const std::size_t total = plan.weights.at(format) + plan.kv_cache.at(cell) + plan.workspace;
 

@@ -23,6 +23,13 @@ struct weight_options {
   std::function<void(std::size_t done, std::size_t total)> progress = {};
 };
 
+/// What `automatic` comes to for a file whose embedding has this type: its dense type, or still automatic for blocks, which stay what
+/// they are.
+[[nodiscard]] constexpr format stored_format(format f, dtype embedding) noexcept {
+  if (f != format::automatic) return f;
+  return embedding == dtype::f32 ? format::f32 : embedding == dtype::f16 ? format::f16 : embedding == dtype::bf16 ? format::bf16 : format::automatic;
+}
+
 /// One decoder layer. Shapes are [out_features, in_features].
 template <backend B>
 struct layer_weights {
@@ -36,7 +43,7 @@ struct layer_weights {
 
 template <backend B>
 struct llama_weights {
-  format stored = format::f32;             // what `automatic` came to
+  format stored = format::f32;             // see stored_format()
   rope_table rope;
   typename B::matrix embed_tokens;         // [vocab_size, hidden_size]
   std::vector<layer_weights<B>> layers;    // [n_layers]
@@ -88,11 +95,7 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
     return m;
   };
 
-  llama_weights<B> w{.stored = o.format, .rope = rope_table(c.rope, c.head_dim, o.context), .embed_tokens = stacked({"model.embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
-  if (o.format == format::automatic) {
-    const dtype type = files.find("model.embed_tokens.weight")->type;
-    w.stored = type == dtype::f32 ? format::f32 : type == dtype::bf16 ? format::bf16 : format::f16;
-  }
+  llama_weights<B> w{.stored = stored_format(o.format, files.find("model.embed_tokens.weight")->type), .rope = rope_table(c.rope, c.head_dim, o.context), .embed_tokens = stacked({"model.embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
   w.layers.reserve(c.n_layers);
   for (std::size_t l = 0; l < c.n_layers; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";

@@ -39,6 +39,18 @@ struct code_format {
   friend constexpr bool operator==(const code_format&, const code_format&) = default;
 };
 
+/// Bits in memory for each weight, scales included.
+[[nodiscard]] constexpr double bits_per_weight(const code_format& f) noexcept {
+  switch (f.scales) {
+    case scale_kind::scale: return f.bits + 16.0 / f.group;
+    case scale_kind::scale_zero: return f.bits + 24.0 / f.group;
+    case scale_kind::scale_min: return f.bits + 32.0 / f.group;
+    case scale_kind::sub_scale: return f.bits + 8.0 / f.group + 16.0 / 256;
+    case scale_kind::sub_scale_min: return f.bits + 16.0 / f.group + 32.0 / 256;
+  }
+  return 0;
+}
+
 /// Nothing for formats that are not integers.
 [[nodiscard]] constexpr std::optional<code_format> codes_of(format f) noexcept {
   switch (f) {
