@@ -97,7 +97,7 @@ class Usage(Case):
         self.refused("gnerate", "-m", MODEL, status=2, has="generate, chat")
 
     def test_what_is_not_there_yet(self):
-        self.refused("generate", "-m", MODEL, "-p", "x", "--format", "int4", has="expected auto, f32, f16 or bf16")
+        self.refused("generate", "-m", MODEL, "-p", "x", "--format", "int5", status=2, has="expected auto, f32, f16, bf16, int8")
         self.refused("generate", "-m", MODEL, "-p", "x", "--backend", "cuda", has="cpu or reference")
         self.refused("logits", "-m", MODEL, "--ids", "1", "-o", os.devnull, "--lora", "somewhere:0.5", has="[cli]")
 

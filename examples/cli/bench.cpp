@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include <ceilings.hpp>
+#include <quena/quant/codes.hpp>
 #include <quena/model/session.hpp>
 
 #include "build_info.hpp"
@@ -134,6 +135,7 @@ void run_bench(const bench_command& o) {
       isa = quena::isa_name(model.backend().level());
     }
 
+    const bool integers = model.weights().stored == quena::format::automatic || quena::codes_of(model.weights().stored).has_value();
     lanes<B> lanes(model, o);
     const auto decode_bytes = static_cast<double>(model.weights().decode_bytes());
     const double position_bytes = static_cast<double>(lanes.cache().shape().page_bytes()) / static_cast<double>(lanes.cache().shape().page_size);
@@ -156,7 +158,7 @@ void run_bench(const bench_command& o) {
       m.add("prefill.tok_s", static_cast<double>(o.prefill) / prefill_s);
       const double prefill_gmac_s = work.macs(0, o.prefill, 1) / prefill_s * 1e-9;
       m.add("prefill.gmac_s", prefill_gmac_s);
-      m.add("prefill.pct_of_ceiling", 100 * prefill_gmac_s / c.fp32_gmac_s.median);
+      m.add("prefill.pct_of_ceiling", 100 * prefill_gmac_s / (integers ? c.int8_gmac_s : c.fp32_gmac_s).median);
 
       lanes.rewind(o.prefill);
       std::vector<float> last;
@@ -208,7 +210,7 @@ void run_bench(const bench_command& o) {
           std::string(model.backend().name()) + ", " + std::to_string(threads) + " threads, last logits " + hash + "\n");
     line("prefill of " + std::to_string(o.prefill) + "    ", "prefill.tok_s", "tokens/s");
     line("                  ", "prefill.gmac_s", "GMAC/s");
-    line("                  ", "prefill.pct_of_ceiling", "% of fp32");
+    line("                  ", "prefill.pct_of_ceiling", integers ? "% of int8" : "% of fp32");
     line("decode, batch " + std::to_string(o.batch) + "   ", "decode.tok_s", "tokens/s");
     line("                  ", "decode.gb_s", "GB/s");
     line("                  ", "decode.pct_of_ceiling", "% of read");
