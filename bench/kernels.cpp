@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Speed of the CPU backend's kernels as shares of what this machine can do, measured in the same run.
-//   bench_kernels [--threads N] [--seconds S] [--only matmul|attend|rows] [--shape ROWSxCOLS] [--json]
+//   bench_kernels [--threads N] [--seconds S] [--only matmul|attend|rows] [--format F] [--shape ROWSxCOLS] [--json]
 //
 // matmul: one weight matrix and n rows of activations. What bounds it is reading the weights (few rows) or multiplying (many), so the
-// ceiling is the roofline min(GMAC/s of FMA, GB/s of reading * multiply-adds per byte), and both shares are printed. The matrices rotate
+// ceiling is the roofline min(GMAC/s of FMA or, for integer weights, of 8-bit dot products, GB/s of reading * multiply-adds per byte), and both shares are printed. The matrices rotate
 // through more memory than the caches hold, as a model's do.
 // attend: rows of one sequence over its whole cache. rows: RMSNorm over a model's activations.
 //
@@ -27,7 +27,7 @@ namespace {
 struct options {
   int threads = 0;
   double seconds = 0.15;  ///< for each line
-  std::string_view only;
+  std::string_view only, format;
   std::size_t rows = 8192, cols = 2048;
   bool json = false;
 };
@@ -47,8 +47,9 @@ void fill(float* to, std::size_t n, float scale) {
 class machine {
  public:
   explicit machine(int n_threads) : n_threads_(n_threads), buffer_(quena_bench::read_buffer_bytes() / 2) { std::memset(buffer_.data(), 1, buffer_.size()); }
-  double fp32_gmac_s() const {
-    const quena_bench::compute_unit unit = quena_bench::best_fp32_unit(quena_bench::detect_cpu());
+  /// Of the fp32 FMA or of the 8-bit integer dot product.
+  double gmac_s(bool integers) const {
+    const quena_bench::compute_unit unit = integers ? quena_bench::best_int8_unit(quena_bench::detect_cpu()) : quena_bench::best_fp32_unit(quena_bench::detect_cpu());
     return quena_bench::timed_rates(n_threads_, 1, n_threads_ * unit.macs_per_iteration * 200000 * 1e-9, [&](int) { unit.run(200000); }).front();
   }
   double read_gb_s() const {
@@ -80,12 +81,12 @@ void report(const options& o, const std::string& what, std::vector<double> gmac_
 
 /// Repeats `run`, which does `gmac` billion multiply-adds and reads `gb` billion bytes, for about the time asked for.
 template <class Run>
-void measure(const options& o, const machine& m, const std::string& what, double gmac, double gb, Run run) {
+void measure(const options& o, const machine& m, const std::string& what, bool integers, double gmac, double gb, Run run) {
   run();
   std::vector<double> gmac_s, gb_s, of_fma, of_read, of_roofline;
   const double end = now_s() + o.seconds;
   do {
-    const double fma = m.fp32_gmac_s(), read = m.read_gb_s();
+    const double fma = m.gmac_s(integers), read = m.read_gb_s();
     run();  // wakes the executor's threads
     const double start = now_s();
     int n = 0;
@@ -107,16 +108,18 @@ void bench_matmul(const options& o, const machine& m, const quena::cpu& b) {
   const std::size_t x_stride = o.cols + 16, y_stride = o.rows + 16;
   auto x = b.allocate(max_n * x_stride), y = b.allocate(max_n * y_stride);
   fill(x.data(), max_n * x_stride, 1);
-  for (const quena::format f : {quena::format::f32, quena::format::f16, quena::format::bf16}) {
+  using quena::format;
+  for (const format f : {format::f32, format::f16, format::bf16, format::int8, format::int8_g32, format::int4, format::int4z}) {
+    if (!o.format.empty() && quena::format_name(f) != o.format) continue;
     std::vector<quena::cpu_matrix> layers;
     layers.push_back(b.prepare({&source, 1}, f));
     const double gb = static_cast<double>(layers[0].n_bytes()) * 1e-9;
     while (static_cast<double>(layers.size()) * gb < 0.3) layers.push_back(b.prepare({&source, 1}, f));
-    for (const std::size_t n : {1u, 2u, 4u, 8u, 12u, 16u, 32u, 64u, 128u, 512u}) {
+    for (const std::size_t n : {1u, 2u, 4u, 6u, 8u, 12u, 16u, 32u, 64u, 128u, 512u}) {
       const quena::tensor_view<const float, 2> in(x.data(), {n, o.cols}, {static_cast<std::ptrdiff_t>(x_stride), 1});
       const quena::tensor_view<float, 2> out(y.data(), {n, o.rows}, {static_cast<std::ptrdiff_t>(y_stride), 1});
       std::size_t at = 0;
-      measure(o, m, "matmul " + std::string(quena::format_name(f)) + ", rows " + std::to_string(n), static_cast<double>(n * o.rows * o.cols) * 1e-9, gb,
+      measure(o, m, "matmul " + std::string(quena::format_name(f)) + ", rows " + std::to_string(n), quena::codes_of(f).has_value(), static_cast<double>(n * o.rows * o.cols) * 1e-9, gb,
               [&] { b.matmul(stream, layers[at++ % layers.size()], in, out); });
     }
   }
@@ -150,7 +153,7 @@ void bench_attend(const options& o, const machine& m, const quena::cpu& b) {
       for (const std::uint32_t p : positions) positions_read += p + 1.0;
       std::size_t at = 0;
       measure(o, m, "attend " + std::string(quena::dtype_name(cell)) + ", rows " + std::to_string(n) + " of " + std::to_string(n_positions),
-              positions_read * static_cast<double>(2 * n_heads * d) * 1e-9, static_cast<double>(n_positions * 2 * n_kv_heads * d * quena::block_bytes(cell)) * 1e-9,
+              false, positions_read * static_cast<double>(2 * n_heads * d) * 1e-9, static_cast<double>(n_positions * 2 * n_kv_heads * d * quena::block_bytes(cell)) * 1e-9,
               [&] { b.attend(stream, {qkv.data(), {n, width}}, last, at++ % n_layers, pool, {out.data(), {n, n_heads * d}}); });
     }
   }
@@ -163,7 +166,7 @@ void bench_rows(const options& o, const machine& m, const quena::cpu& b) {
   const std::vector<float> ones(o.cols, 1.0f);
   const auto gain = b.prepare_vector({quena::dtype::f32, o.cols, reinterpret_cast<const std::byte*>(ones.data())});
   for (const std::size_t n : {1u, 512u})
-    measure(o, m, "rmsnorm, rows " + std::to_string(n), static_cast<double>(n * o.cols) * 1e-9, static_cast<double>(n * o.cols * sizeof(float)) * 1e-9,
+    measure(o, m, "rmsnorm, rows " + std::to_string(n), false, static_cast<double>(n * o.cols) * 1e-9, static_cast<double>(n * o.cols * sizeof(float)) * 1e-9,
             [&] { b.rmsnorm(stream, {x.data(), {n, o.cols}}, gain, 1e-5f, {y.data(), {n, o.cols}}); });
 }
 
@@ -178,16 +181,17 @@ int main(int argc, char** argv) {
     else if (option == "--threads" && i + 1 < argc) o.threads = std::atoi(argv[++i]);
     else if (option == "--seconds" && i + 1 < argc) o.seconds = std::atof(argv[++i]);
     else if (option == "--only" && i + 1 < argc) o.only = argv[++i];
+    else if (option == "--format" && i + 1 < argc) o.format = argv[++i];
     else if (option == "--shape" && i + 1 < argc) o.rows = std::strtoul(argv[++i], &end, 10), o.cols = end != nullptr && *end == 'x' ? std::strtoul(end + 1, nullptr, 10) : 0;
     else
-      return std::fprintf(stderr, "usage: bench_kernels [--threads N] [--seconds S] [--only matmul|attend|rows] [--shape ROWSxCOLS] [--json]\n"), 2;
+      return std::fprintf(stderr, "usage: bench_kernels [--threads N] [--seconds S] [--only matmul|attend|rows] [--format F] [--shape ROWSxCOLS] [--json]\n"), 2;
   }
   try {
     const quena::cpu b(quena::cpu_options{.threads = o.threads});
     const machine m(static_cast<int>(b.concurrency()));
     const std::string facts = quena_bench::facts_line(static_cast<int>(b.concurrency())), name(b.name());
     std::printf(o.json ? "{\"machine\": \"%s\", \"backend\": \"%s\"}\n" : "%s; %s\n", facts.c_str(), name.c_str());
-    if (!o.json) std::printf("%-34s %s\n", "", "         rate, of FMA;    weights or cache read, of bandwidth;   of the roofline (lowest to highest)");
+    if (!o.json) std::printf("%-34s %s\n", "", "         rate, of ceiling;    weights or cache read, of bandwidth;   of the roofline (lowest to highest)");
     if (o.only.empty() || o.only == "matmul") bench_matmul(o, m, b);
     if (o.only.empty() || o.only == "attend") bench_attend(o, m, b);
     if (o.only.empty() || o.only == "rows") bench_rows(o, m, b);

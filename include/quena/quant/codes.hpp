@@ -125,9 +125,11 @@ namespace detail {
   const float inverse = 1 / x;
   return std::isfinite(inverse) ? inverse : 0.0f;
 }
-[[nodiscard]] inline std::uint8_t nearest_code(float x, int offset, int highest) noexcept {
-  const int code = static_cast<int>(std::nearbyint(x)) + offset;
-  return static_cast<std::uint8_t>(code < 0 ? 0 : code > highest ? highest : code);
+/// To the nearest integer, ties to even: adding 1.5 * 2^23 leaves no bits for a fraction. |x| < 2^22.
+[[nodiscard]] constexpr int nearest(float x) noexcept { return static_cast<int>((x + 12582912.0f) - 12582912.0f); }
+[[nodiscard]] constexpr std::uint8_t nearest_code(float x, int offset, int highest) noexcept {
+  const float low = static_cast<float>(-offset), high = static_cast<float>(highest - offset);
+  return static_cast<std::uint8_t>(nearest(x > low ? (x < high ? x : high) : low) + offset);
 }
 
 }  // namespace detail

@@ -53,8 +53,10 @@ inline code_args rounded_args(const matmul_args& product, const code_format& f, 
   return args;
 }
 
-/// Where step `s` of row `lane` is in the first 4 bits of a unit, as a byte and a shift.
-constexpr std::size_t nibble_byte(std::size_t step, std::size_t lane) noexcept { return (step % 4 * panel_rows + lane) * 4; }
+/// Where the four codes of step s of a row are, in bytes: of 8 bits in a unit, or of the lower halves (s < 4) or the upper (s - 4).
+constexpr std::size_t step_at(std::size_t step, std::size_t lane) noexcept { return (step * panel_rows + lane) * 4; }
+/// Where a row's upper bits are; of 6 bits, those of steps 4 to 7 are at step_at(5, lane).
+constexpr std::size_t upper_at(std::size_t lane) noexcept { return step_at(4, lane); }
 
 /// Puts one row's block into its place of a panel's block.   to: [code_block_bytes(f, cols)], zero where nothing was put
 inline void put_codes(const code_format& f, const code_block& b, std::size_t cols, std::size_t lane, std::byte* to) noexcept {
@@ -79,18 +81,25 @@ inline void put_codes(const code_format& f, const code_block& b, std::size_t col
     }
   }
   std::byte* unit = to + scale_bytes(f, n_groups);
-  for (std::size_t k = 0; k < 32 * units; ++k) {
-    const std::uint8_t code = k < cols ? b.codes[k] : f.offset;
-    const std::size_t step = k / 4 % 8, j = k % 4;
-    std::byte* const u = unit + k / 32 * unit_bytes(f.bits);
+  std::uint8_t codes[code_block_cols];
+  std::memcpy(codes, b.codes, cols);
+  std::memset(codes + cols, f.offset, 32 * units - cols);
+  const auto put = [&](std::size_t at, std::uint32_t four) { std::memcpy(unit + at, &four, 4); };
+  for (const std::uint8_t *c = codes, *end = codes + 32 * units; c != end; c += 32, unit += unit_bytes(f.bits)) {
+    std::uint32_t four[8];
+    std::memcpy(four, c, sizeof four);
     if (f.bits == 8) {
-      u[(step * panel_rows + lane) * 4 + j] = static_cast<std::byte>(code);
+      for (std::size_t s = 0; s < 8; ++s) put(step_at(s, lane), four[s]);
       continue;
     }
-    u[nibble_byte(step, lane) + j] |= static_cast<std::byte>((code & 15) << (step / 4 * 4));
-    std::byte* const high = u + 4 * 4 * panel_rows + lane * 4 + j;
-    if (f.bits == 5) *high |= static_cast<std::byte>((code >> 4) << step);
-    if (f.bits == 6) high[step / 4 * 4 * panel_rows] |= static_cast<std::byte>((code >> 4) << (step % 4 * 2));
+    for (std::size_t s = 0; s < 4; ++s) put(step_at(s, lane), (four[s] & 0x0f0f0f0fu) | (four[s + 4] & 0x0f0f0f0fu) << 4);
+    std::uint32_t upper[2] = {};
+    for (std::size_t s = 0; s < 8; ++s) {
+      if (f.bits == 5) upper[0] |= (four[s] >> 4 & 0x01010101u) << s;
+      if (f.bits == 6) upper[s / 4] |= (four[s] >> 4 & 0x03030303u) << (2 * (s % 4));
+    }
+    if (f.bits >= 5) put(upper_at(lane), upper[0]);
+    if (f.bits == 6) put(step_at(5, lane), upper[1]);
   }
 }
 
@@ -114,20 +123,23 @@ inline void get_codes(const code_format& f, const std::byte* from, std::size_t c
       case scale_kind::sub_scale_min: b.sub_scale[g] = byte(4 * panel_rows + at), b.sub_minimum[g] = byte((4 + n_groups) * panel_rows + at); break;
     }
   }
-  const std::byte* const codes = from + scale_bytes(f, n_groups);
-  for (std::size_t k = 0; k < cols; ++k) {
-    const std::size_t step = k / 4 % 8, j = k % 4;
-    const std::byte* const u = codes + k / 32 * unit_bytes(f.bits);
-    if (f.bits == 8) {
-      b.codes[k] = static_cast<std::uint8_t>(u[(step * panel_rows + lane) * 4 + j]);
-      continue;
+  const std::byte* unit = from + scale_bytes(f, n_groups);
+  const auto get = [&](std::size_t at) {
+    std::uint32_t four;
+    std::memcpy(&four, unit + at, 4);
+    return four;
+  };
+  std::uint8_t codes[code_block_cols];
+  for (std::uint8_t *c = codes, *end = codes + 32 * units; c != end; c += 32, unit += unit_bytes(f.bits)) {
+    std::uint32_t four[8];
+    for (std::size_t s = 0; s < 8; ++s) {
+      four[s] = f.bits == 8 ? get(step_at(s, lane)) : get(step_at(s % 4, lane)) >> (s / 4 * 4) & 0x0f0f0f0fu;
+      if (f.bits == 5) four[s] |= (get(upper_at(lane)) >> s & 0x01010101u) << 4;
+      if (f.bits == 6) four[s] |= (get(step_at(4 + s / 4, lane)) >> (2 * (s % 4)) & 0x03030303u) << 4;
     }
-    int code = static_cast<int>(u[nibble_byte(step, lane) + j]) >> (step / 4 * 4) & 15;
-    const std::byte* const high = u + 4 * 4 * panel_rows + lane * 4 + j;
-    if (f.bits == 5) code |= (static_cast<int>(*high) >> step & 1) << 4;
-    if (f.bits == 6) code |= (static_cast<int>(high[step / 4 * 4 * panel_rows]) >> (step % 4 * 2) & 3) << 4;
-    b.codes[k] = static_cast<std::uint8_t>(code);
+    std::memcpy(c, four, sizeof four);
   }
+  std::memcpy(b.codes, codes, cols);
 }
 
 }  // namespace detail

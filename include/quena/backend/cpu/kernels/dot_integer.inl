@@ -11,14 +11,22 @@ struct code_tile {
   bool first;
 };
 
+/// Asks for what a stream of weights will need soon.
+template <int V>
+QUENA_INLINE void prefetch_codes(const std::uint8_t* codes) {
+  for (std::size_t line = 0; line < 4 * lanes * V; line += 64) __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(codes) + 2048 + line));
+}
+
 /// Codes as bytes, [steps][32][4].
 template <bool Wide>
 struct byte_codes {
   template <int V, int C, int... Js>
   QUENA_INLINE static void run(ivec* acc, const std::uint8_t* codes, const std::int32_t* x, std::size_t step, std::size_t end, std::integer_sequence<int, Js...>) {
     for (; step < end; ++step) {
+      const std::uint8_t* const four = codes + step * 4 * panel_rows;
+      prefetch_codes<V>(four);
       ivec w[V];
-      for (int v = 0; v < V; ++v) w[v] = load_codes(codes + step * 4 * panel_rows + static_cast<std::size_t>(v) * 4 * lanes);
+      for (int v = 0; v < V; ++v) w[v] = load_codes(four + static_cast<std::size_t>(v) * 4 * lanes);
       ((acc[Js] = dot4<Wide>(acc[Js], w[Js % V], broadcast4(x + step * C + Js / V))), ...);
     }
   }
@@ -27,11 +35,10 @@ struct byte_codes {
 struct nibble_codes {
   template <int V, int C, int... Js>
   QUENA_INLINE static void run(ivec* acc, const std::uint8_t* codes, const std::int32_t* x, std::size_t step, std::size_t end, std::integer_sequence<int, Js...>) {
-    constexpr std::size_t ahead = 2048;
     for (; step < end; step += 8)
       for (std::size_t i = 0; i < 4; ++i) {
         const std::uint8_t* const pairs = codes + step * 2 * panel_rows + i * 4 * panel_rows;
-        for (std::size_t line = 0; line < 4 * lanes * V; line += 64) __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(pairs) + ahead + line));
+        prefetch_codes<V>(pairs);
         ivec low[V], high[V];
         for (int v = 0; v < V; ++v) {
           const ivec both = load_codes(pairs + static_cast<std::size_t>(v) * 4 * lanes);
@@ -42,6 +49,12 @@ struct nibble_codes {
       }
   }
 };
+
+/// Where vector j of a tile is in its sums.
+template <int V>
+constexpr std::size_t tile_at(int j) noexcept {
+  return static_cast<std::size_t>(j / V) * panel_rows + static_cast<std::size_t>(j % V) * lanes;
+}
 
 template <class Codes, bool Min, int C, int... Js>
 QUENA_INLINE void dot_groups(const std::uint8_t* codes, const code_tile& t, std::integer_sequence<int, Js...> each) {
@@ -61,11 +74,9 @@ QUENA_INLINE void dot_groups(const std::uint8_t* codes, const code_tile& t, std:
       ((total[Js] = fma(to_float(acc[Js]), load(scales + static_cast<std::size_t>(Js % V) * lanes), total[Js])), ...);
       step = end;
     }
-    for (int c = 0; c < C; ++c)
-      for (int v = 0; v < V; ++v) {
-        float* const sum = t.sums + static_cast<std::size_t>(c) * panel_rows + part + static_cast<std::size_t>(v) * lanes;
-        store(sum, fma(total[c * V + v], set1(t.x_scales[c]), t.first ? set1(0.0f) : load(sum)));
-      }
+    float* const sums = t.sums + part;
+    if (t.first) ((store(sums + tile_at<V>(Js), mul(total[Js], set1(t.x_scales[Js / V])))), ...);
+    else ((store(sums + tile_at<V>(Js), fma(total[Js], set1(t.x_scales[Js / V]), load(sums + tile_at<V>(Js))))), ...);
   }
 }
 
