@@ -91,9 +91,8 @@ inline void merge(const float* partials, std::size_t n_chunks, std::size_t chunk
   finish_lane(total, head_dim, out);
 }
 
-/// One chunk for all lanes; K and V cells of type T at the given blocks.
-template <class T>
-void attend_chunk(const attend_args& a, std::size_t chunk, const T* const* keys, const T* const* values, const float* q, std::size_t padded,
+/// One chunk for all lanes; keys and values in f32 at the given blocks.
+inline void attend_chunk(const attend_args& a, std::size_t chunk, const float* const* keys, const float* const* values, const float* q, std::size_t padded,
                                float* scores, float* sums, float* totals, std::size_t total_stride) {
   const std::size_t start = chunk * chunk_positions, n_lanes = a.n_rows * a.group;
   const vec scale = set1(1.0f / __builtin_sqrtf(static_cast<float>(a.head_dim)));
@@ -153,18 +152,17 @@ inline void attend(const attend_args& a, std::size_t first_chunk, std::size_t la
       totals = a.partials + chunk * n_lanes * partial_stride, total_stride = partial_stride;
       for (std::size_t lane = 0; lane < n_lanes; ++lane) totals[lane * total_stride] = -__builtin_inff(), totals[lane * total_stride + 1] = 0.0f;
     }
-    if constexpr (sizeof(T) != sizeof(float))
-      if (n_lanes > 2 * static_cast<std::size_t>(attend_columns)) {  // read often: widen once
-        const float *k[chunk_blocks] = {}, *v[chunk_blocks] = {};
-        for (std::size_t b = 0; b < n_blocks; ++b) {
-          k[b] = wide_keys + b * block_positions * d, v[b] = wide_values + b * block_positions * d;
-          widen<T>(keys[b], wide_keys + b * block_positions * d, block_positions * d);
-          widen<T>(values[b], wide_values + b * block_positions * d, block_positions * d);
-        }
-        attend_chunk<float>(a, chunk, k, v, q, padded, scores, sums, totals, total_stride);
-        continue;
+    const float *k[chunk_blocks] = {}, *v[chunk_blocks] = {};
+    for (std::size_t b = 0; b < n_blocks; ++b) {
+      if constexpr (sizeof(T) == sizeof(float)) {
+        k[b] = keys[b], v[b] = values[b];
+      } else {
+        k[b] = wide_keys + b * block_positions * d, v[b] = wide_values + b * block_positions * d;
+        widen<T>(keys[b], wide_keys + b * block_positions * d, block_positions * d);
+        widen<T>(values[b], wide_values + b * block_positions * d, block_positions * d);
       }
-    attend_chunk<T>(a, chunk, keys, values, q, padded, scores, sums, totals, total_stride);
+    }
+    attend_chunk(a, chunk, k, v, q, padded, scores, sums, totals, total_stride);
   }
   if (a.partials == nullptr)
     for (std::size_t lane = 0; lane < n_lanes; ++lane)
