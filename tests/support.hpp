@@ -17,6 +17,8 @@
 
 #include <doctest/doctest.h>
 
+#include <quena/core/error.hpp>
+
 namespace quena_test {
 
 namespace fs = std::filesystem;
@@ -55,6 +57,18 @@ inline void write_file(const std::string& path, std::string_view bytes) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   if (!out) throw std::runtime_error("test cannot write " + path);
+}
+
+/// The code of the quena::error that f() throws; the test fails if it throws none.
+template <class F>
+quena::errc code_of(F&& f) {
+  try {
+    f();
+  } catch (const quena::error& e) {
+    return e.code();
+  }
+  FAIL("expected an error");
+  return quena::errc::io;
 }
 
 /// A new empty folder that goes, with all in it, at the end of the scope.

@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+#include "../support.hpp"
+
 using namespace quena;
 
 namespace {
@@ -38,16 +40,6 @@ struct pass {
     return {tokens, positions, sequences, spans, {cos.data(), {n, half}}, {sin.data(), {n, half}}, selected};
   }
 };
-
-errc code_of(auto&& f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.code();
-  }
-  FAIL("expected an error");
-  return errc::io;
-}
 
 const reference b;
 
@@ -103,7 +95,7 @@ TEST_CASE("reference: byte offsets beyond 2^31 elements (A36)") {
   matrix_source source{"large", dtype::f16, 300000, 8960, nullptr, 0, {}};
   CHECK(static_cast<std::size_t>(source.row(239674) - source.data) / 2 + 8959 == 2147487999u);
   CHECK(kv_shape{1, 8, 128, 16, 70000, dtype::f16}.page_bytes() / 2 == 32768);
-  CHECK(code_of([] { static_cast<void>(b.make_kv_pool({1u << 20, 1u << 20, 1u << 20, 16, 1u << 20, dtype::f32})); }) == errc::out_of_memory);
+  CHECK(quena_test::code_of([] { static_cast<void>(b.make_kv_pool({1u << 20, 1u << 20, 1u << 20, 16, 1u << 20, dtype::f32})); }) == errc::out_of_memory);
 }
 
 TEST_CASE("reference: embed") {
@@ -218,7 +210,7 @@ TEST_CASE("reference: what does not fit is an error with both shapes") {
   CHECK_THROWS_WITH_AS(b.matmul(s, w, view(x, 3), view(y, 3)), "[matmul] expected [3, 3], got [3, 2]", error);
   CHECK_THROWS_WITH_AS(b.matmul_add(s, w, view(x, 2), view(y, 3)), "[matmul_add] expected [2, 2], got [3, 2]", error);
   for (const kv_shape& shape : {kv_shape{1, 1, 0, 16, 1, dtype::f32}, kv_shape{1, 1, 3, 16, 1, dtype::f32}, kv_shape{0, 1, 2, 16, 1, dtype::f32}, kv_shape{1, 1, 2, 16, 1, dtype::q8_0}})
-    CHECK(code_of([&] { static_cast<void>(b.make_kv_pool(shape)); }) == errc::invalid_argument);
+    CHECK(quena_test::code_of([&] { static_cast<void>(b.make_kv_pool(shape)); }) == errc::invalid_argument);
   reference::kv_pool pool = b.make_kv_pool({1, 1, 2, 16, 1, dtype::f32});
   pass p{{}, {16}, {0}, {}, {{0}}, {1}, {0}, {}};
   std::vector<float> qkv(6), out(2);

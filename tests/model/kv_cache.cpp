@@ -11,6 +11,8 @@
 
 #include <doctest/doctest.h>
 
+#include "../support.hpp"
+
 using namespace quena;
 
 namespace {
@@ -44,17 +46,6 @@ std::vector<float> content(cache_type& c, sequence_id id) {
   return values;
 }
 
-template <class F>
-errc code_of(F&& f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.code();
-  }
-  FAIL("expected an error");
-  return errc::io;
-}
-
 }  // namespace
 
 TEST_CASE("kv_cache: pages come and go with the length") {
@@ -77,7 +68,7 @@ TEST_CASE("kv_cache: pages come and go with the length") {
   CHECK(c.free_pages() == 0);
   c.remove(a);
   CHECK(c.free_pages() == 4);
-  CHECK(code_of([&] { static_cast<void>(c.length(a)); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { static_cast<void>(c.length(a)); }) == errc::invalid_argument);
 }
 
 TEST_CASE("kv_cache: a fork shares pages until one of the two writes") {
@@ -123,18 +114,18 @@ TEST_CASE("kv_cache: pages reserved by a pass that failed are not shared, and as
 TEST_CASE("kv_cache: what does not fit is refused and changes nothing") {
   cache_type c = make(3, 64, 2);
   const sequence_id a = c.add(), b = c.add();
-  CHECK(code_of([&] { static_cast<void>(c.add()); }) == errc::out_of_memory);
+  CHECK(quena_test::code_of([&] { static_cast<void>(c.add()); }) == errc::out_of_memory);
   append(c, a, std::vector<float>(30, 1));
-  CHECK(code_of([&] { append(c, b, std::vector<float>(17, 2)); }) == errc::out_of_memory);
+  CHECK(quena_test::code_of([&] { append(c, b, std::vector<float>(17, 2)); }) == errc::out_of_memory);
   CHECK(c.free_pages() == 1);
   CHECK(c.length(b) == 0);
-  CHECK(code_of([&] { append(c, b, std::vector<float>(65, 2)); }) == errc::context_overflow);
+  CHECK(quena_test::code_of([&] { append(c, b, std::vector<float>(65, 2)); }) == errc::context_overflow);
   CHECK_THROWS_WITH_AS(c.reserve(b, 65), "[kv_cache] expected at most 64 positions, got 65", error);
-  CHECK(code_of([&] { static_cast<void>(c.fork(a)); }) == errc::out_of_memory);  // no third sequence
-  CHECK(code_of([&] { c.rewind(a, 31); }) == errc::invalid_argument);
-  CHECK(code_of([&] { c.remove(2); }) == errc::invalid_argument);
-  CHECK(code_of([&] { c.reserve(77, 1); }) == errc::invalid_argument);
-  CHECK(code_of([&] { static_cast<void>(c.snapshot(77)); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { static_cast<void>(c.fork(a)); }) == errc::out_of_memory);  // no third sequence
+  CHECK(quena_test::code_of([&] { c.rewind(a, 31); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { c.remove(2); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { c.reserve(77, 1); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { static_cast<void>(c.snapshot(77)); }) == errc::invalid_argument);
   append(c, b, std::vector<float>(16, 2));
   CHECK(content(c, a) == std::vector<float>(30, 1));
   CHECK(content(c, b) == std::vector<float>(16, 2));
@@ -142,7 +133,7 @@ TEST_CASE("kv_cache: what does not fit is refused and changes nothing") {
   c.remove(b);
   const sequence_id fork = c.fork(a);
   append(c, fork, {3});  // the last free page, for the copy
-  CHECK(code_of([&] { append(c, fork, {1, 1}); }) == errc::out_of_memory);
+  CHECK(quena_test::code_of([&] { append(c, fork, {1, 1}); }) == errc::out_of_memory);
   CHECK(content(c, fork).size() == 31);
 }
 
@@ -151,7 +142,7 @@ TEST_CASE("kv_cache: a copy that finds no page leaves the fork as it was") {
   const sequence_id a = c.add();
   append(c, a, std::vector<float>(20, 1));
   const sequence_id b = c.fork(a);
-  CHECK(code_of([&] { append(c, b, {2}); }) == errc::out_of_memory);
+  CHECK(quena_test::code_of([&] { append(c, b, {2}); }) == errc::out_of_memory);
   CHECK(content(c, b) == std::vector<float>(20, 1));
   c.remove(a);
   append(c, b, {2});  // now the pages are its own
@@ -159,15 +150,15 @@ TEST_CASE("kv_cache: a copy that finds no page leaves the fork as it was") {
 }
 
 TEST_CASE("kv_cache: sizes that make no sense") {
-  CHECK(code_of([] { make(4, 64, 1, 0); }) == errc::invalid_argument);
-  CHECK(code_of([] { make(4, 64, 1, 17); }) == errc::invalid_argument);
-  CHECK(code_of([] { make(4, 64, 1, 16, dtype::q8_0); }) == errc::invalid_argument);
-  CHECK(code_of([] { make(0, 64, 1); }) == errc::invalid_argument);
-  CHECK(code_of([] { make(4, 0, 1); }) == errc::invalid_argument);
-  CHECK(code_of([] { make(4, 64, 0); }) == errc::invalid_argument);
-  CHECK(code_of([] { make(4, std::size_t{1} << 32, 1); }) == errc::invalid_argument);
-  CHECK(code_of([] { make(std::size_t{1} << 60, 64, 1); }) == errc::out_of_memory);
-  CHECK(code_of([] { make(4, 64, 1, std::size_t{1} << 62); }) == errc::out_of_memory);
+  CHECK(quena_test::code_of([] { make(4, 64, 1, 0); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([] { make(4, 64, 1, 17); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([] { make(4, 64, 1, 16, dtype::q8_0); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([] { make(0, 64, 1); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([] { make(4, 0, 1); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([] { make(4, 64, 0); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([] { make(4, std::size_t{1} << 32, 1); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([] { make(std::size_t{1} << 60, 64, 1); }) == errc::out_of_memory);
+  CHECK(quena_test::code_of([] { make(4, 64, 1, std::size_t{1} << 62); }) == errc::out_of_memory);
 }
 
 TEST_CASE("kv_cache: snapshots") {
@@ -195,17 +186,17 @@ TEST_CASE("kv_cache: snapshots") {
       return other.snapshot(b);
     }();
     CHECK(large.length == 43);
-    CHECK(code_of([&] { c.restore(full, large); }) == errc::out_of_memory);  // three pages: two of its own, none free
+    CHECK(quena_test::code_of([&] { c.restore(full, large); }) == errc::out_of_memory);  // three pages: two of its own, none free
     CHECK(content(c, full) == std::vector<float>(17, 6));
     kv_snapshot bad = shot;
     bad.bytes.pop_back();
-    CHECK(code_of([&] { c.restore(a, bad); }) == errc::invalid_argument);
+    CHECK(quena_test::code_of([&] { c.restore(a, bad); }) == errc::invalid_argument);
     bad = shot, bad.length = 10;
-    CHECK(code_of([&] { c.restore(a, bad); }) == errc::invalid_argument);
+    CHECK(quena_test::code_of([&] { c.restore(a, bad); }) == errc::invalid_argument);
     bad = shot, bad.length = std::size_t(-1);
-    CHECK(code_of([&] { c.restore(a, bad); }) == errc::invalid_argument);
+    CHECK(quena_test::code_of([&] { c.restore(a, bad); }) == errc::invalid_argument);
     bad = shot, bad.shape.head_dim = 4;
-    CHECK(code_of([&] { c.restore(a, bad); }) == errc::invalid_argument);
+    CHECK(quena_test::code_of([&] { c.restore(a, bad); }) == errc::invalid_argument);
     CHECK(content(c, a) == before);
   }
 }

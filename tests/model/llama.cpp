@@ -114,17 +114,6 @@ std::vector<row> rows_of(std::span<const token_id> ids, sequence_id sequence, bo
   return rows;
 }
 
-template <class F>
-errc code_of(F&& f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.code();
-  }
-  FAIL("expected an error");
-  return errc::io;
-}
-
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
   REQUIRE(at != text.npos);
@@ -380,7 +369,7 @@ TEST_CASE("llama: tied embeddings (A18)") {
   SUBCASE("untied without lm_head is an error") {
     synthetic_model files({.vocab_size = 511});
     files.config = replaced(files.config, tied, untied);
-    CHECK(code_of([&] { llama<reference>(files.open(), reference()); }) == errc::malformed);
+    CHECK(quena_test::code_of([&] { llama<reference>(files.open(), reference()); }) == errc::malformed);
     CHECK_THROWS_WITH_AS(llama<reference>(files.open(), reference()), doctest::Contains("lm_head.weight"), error);
   }
   SUBCASE("in every format, on both backends, from a folder") {
@@ -453,7 +442,7 @@ TEST_CASE("llama: a cancelled pass leaves the cache as it was") {
     const forward_options options{.stop = stop.get_token(), .on_layer = [&](std::size_t, tensor_view<const float, 2>) {
       if (++n_layers == after) stop.request_stop();
     }};
-    CHECK(code_of([&] { model.forward(rest, cache, ws, options); }) == errc::cancelled);
+    CHECK(quena_test::code_of([&] { model.forward(rest, cache, ws, options); }) == errc::cancelled);
     CHECK(n_layers == after);  // no layer begins after the request
     CHECK(cache.length(id) == 15);
     CHECK(cache.free_pages() == free_pages);
@@ -473,7 +462,7 @@ TEST_CASE("llama: what does not fit is refused, and the model works afterwards (
   const std::vector<token_id> ids = some_tokens(40, 211, 8);
   const auto refused = [&](const std::vector<row>& rows) {
     const std::size_t free_pages = cache.free_pages(), length_a = cache.length(a), length_b = cache.length(b);
-    const errc code = code_of([&] { model.forward(rows, cache, ws); });
+    const errc code = quena_test::code_of([&] { model.forward(rows, cache, ws); });
     CHECK(cache.free_pages() == free_pages);
     CHECK(cache.length(a) == length_a);
     CHECK(cache.length(b) == length_b);
@@ -498,14 +487,14 @@ TEST_CASE("llama: what does not fit is refused, and the model works afterwards (
   model.forward(rows_of(std::span(ids).first(32), a, false), cache, ws);
   CHECK(cache.length(a) == 32);
 
-  CHECK(code_of([&] { static_cast<void>(model.make_workspace(cache, {.max_rows = 0})); }) == errc::invalid_argument);
-  CHECK(code_of([&] { static_cast<void>(model.make_cache({.page_size = 0})); }) == errc::invalid_argument);
-  CHECK(code_of([&] { static_cast<void>(model.make_cache({.max_sequences = 0})); }) == errc::invalid_argument);
-  CHECK(code_of([&] { static_cast<void>(model.make_cache({.max_sequences = std::size_t(-1)})); }) == errc::out_of_memory);
+  CHECK(quena_test::code_of([&] { static_cast<void>(model.make_workspace(cache, {.max_rows = 0})); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { static_cast<void>(model.make_cache({.page_size = 0})); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { static_cast<void>(model.make_cache({.max_sequences = 0})); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { static_cast<void>(model.make_cache({.max_sequences = std::size_t(-1)})); }) == errc::out_of_memory);
   kv_cache<reference> larger = model.make_cache({.max_positions = 64, .max_sequences = 3}), more = model.make_cache({.max_positions = 32, .max_sequences = 9});
   static_cast<void>(larger.add()), static_cast<void>(more.add());
-  CHECK(code_of([&] { model.forward(std::vector<row>{{0, 0, 0}}, larger, ws); }) == errc::invalid_argument);
-  CHECK(code_of([&] { model.forward(std::vector<row>{{0, 0, 0}}, more, ws); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { model.forward(std::vector<row>{{0, 0, 0}}, larger, ws); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { model.forward(std::vector<row>{{0, 0, 0}}, more, ws); }) == errc::invalid_argument);
 }
 
 TEST_CASE("llama: defaults of a cache") {

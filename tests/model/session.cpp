@@ -9,6 +9,8 @@
 
 #include <doctest/doctest.h>
 
+#include "../support.hpp"
+
 #include "../synthetic_model.hpp"
 
 using namespace quena;
@@ -29,17 +31,6 @@ std::vector<token_id> some_tokens(std::size_t n, std::uint32_t seed) {
 }
 
 std::vector<float> copied(std::span<const float> x) { return {x.begin(), x.end()}; }
-
-template <class F>
-errc code_of(F&& f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.code();
-  }
-  FAIL("expected an error");
-  return errc::io;
-}
 
 }  // namespace
 
@@ -76,7 +67,7 @@ TEST_CASE("session: rewinding forgets exactly the rest") {
     s.rewind(keep);
     CHECK(copied(s.feed(std::span(ids).subspan(keep))) == want);
   }
-  CHECK(code_of([&] { s.rewind(41); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { s.rewind(41); }) == errc::invalid_argument);
   CHECK(s.length() == 40);
 }
 
@@ -103,10 +94,10 @@ TEST_CASE("session: a state comes back, also into another session and after the 
   other.restore(saved);
   session<reference>::state bad = saved;
   bad.tokens.pop_back();
-  CHECK(code_of([&] { other.restore(bad); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { other.restore(bad); }) == errc::invalid_argument);
   session<reference> short_one(t.model, {.max_positions = 32}), wide(t.model, {.page_size = 32});
-  CHECK(code_of([&] { short_one.restore(saved); }) == errc::invalid_argument);
-  CHECK(code_of([&] { wide.restore(saved); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { short_one.restore(saved); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { wide.restore(saved); }) == errc::invalid_argument);
   CHECK(wide.length() == 0);
   CHECK(copied(other.feed(std::span(ids).subspan(33))) == want);
 }
@@ -116,11 +107,11 @@ TEST_CASE("session: a prompt longer than the context is refused with both number
   session<reference> s(t.model, {.max_positions = 32}, {.max_rows = 8});
   const std::vector<token_id> ids = some_tokens(40, 6);
   CHECK_THROWS_WITH_AS(s.feed(ids), "[session] expected at most 32 tokens of context, got 40", error);
-  CHECK(code_of([&] { s.feed(ids); }) == errc::context_overflow);
+  CHECK(quena_test::code_of([&] { s.feed(ids); }) == errc::context_overflow);
   CHECK(s.length() == 0);  // nothing was computed
   s.feed(std::span(ids).first(31));
-  CHECK(code_of([&] { s.feed(std::span(ids).first(2)); }) == errc::context_overflow);
-  CHECK(code_of([&] { s.feed_all(std::span(ids).first(2), [](std::size_t, std::span<const float>) { FAIL("nothing may be computed"); }); }) == errc::context_overflow);
+  CHECK(quena_test::code_of([&] { s.feed(std::span(ids).first(2)); }) == errc::context_overflow);
+  CHECK(quena_test::code_of([&] { s.feed_all(std::span(ids).first(2), [](std::size_t, std::span<const float>) { FAIL("nothing may be computed"); }); }) == errc::context_overflow);
   CHECK(s.length() == 31);
   s.feed(std::span(ids).subspan(31, 1));
   CHECK(s.length() == s.max_length());
@@ -129,16 +120,16 @@ TEST_CASE("session: a prompt longer than the context is refused with both number
 TEST_CASE("session: bad tokens are refused before anything is computed (A32)") {
   const tiny t;
   session<reference> s(t.model, {}, {.max_rows = 2});
-  CHECK(code_of([&] { s.feed({}); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { s.feed({}); }) == errc::invalid_argument);
   for (const token_id bad : {53, -1, 2147483647}) {
     const std::vector<token_id> ids = {1, 2, 3, bad};
-    CHECK(code_of([&] { s.feed(ids); }) == errc::invalid_argument);
+    CHECK(quena_test::code_of([&] { s.feed(ids); }) == errc::invalid_argument);
     CHECK(s.length() == 0);
   }
   CHECK_THROWS_WITH_AS(s.feed(std::vector<token_id>{53}), "[session] expected tokens in [0, 53), got 53", error);
-  CHECK(code_of([&] { session<reference>(t.model, {.max_positions = std::size_t{1} << 40}); }) == errc::invalid_argument);
-  CHECK(code_of([&] { session<reference>(t.model, {.page_size = 8}); }) == errc::invalid_argument);
-  CHECK(code_of([&] { session<reference>(t.model, {}, {.max_rows = 0}); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { session<reference>(t.model, {.max_positions = std::size_t{1} << 40}); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { session<reference>(t.model, {.page_size = 8}); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { session<reference>(t.model, {}, {.max_rows = 0}); }) == errc::invalid_argument);
   session<reference> one(t.model, {.max_positions = 1});
   CHECK(one.feed(std::vector<token_id>{5}).size() == 53);
 }
@@ -156,7 +147,7 @@ TEST_CASE("session: cancelling leaves it as it was before the call") {
     const forward_options options{.stop = stop.get_token(), .on_layer = [&](std::size_t, tensor_view<const float, 2>) {
       if (++n == after) stop.request_stop();
     }};
-    CHECK(code_of([&] { s.feed(std::span(ids).subspan(10), options); }) == errc::cancelled);
+    CHECK(quena_test::code_of([&] { s.feed(std::span(ids).subspan(10), options); }) == errc::cancelled);
     CHECK(s.length() == 10);
     CHECK(s.cache().length(0) == 10);
   }

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include "../support.hpp"
+
 #include <cmath>
 #include <cstring>
 #include <initializer_list>
@@ -15,17 +17,6 @@ namespace {
 
 constexpr float nan_value = std::numeric_limits<float>::quiet_NaN();
 constexpr float inf = std::numeric_limits<float>::infinity();
-
-template <class F>
-quena::errc code_of(F f) {
-  try {
-    f();
-  } catch (const quena::error& e) {
-    return e.code();
-  }
-  FAIL("expected an error");
-  return {};
-}
 
 TEST_CASE("kernels: argmax takes the lowest of equal logits, at any length and place") {
   CHECK(quena::argmax(std::vector<float>{3.0f}) == 0);
@@ -51,12 +42,12 @@ TEST_CASE("kernels: argmax reports NaN and +infinity wherever they are, and a ro
       std::vector<float> logits(n, 1.0f);
       for (const float bad : {nan_value, -nan_value, inf}) {
         logits[i] = bad;
-        CHECK(code_of([&] { (void)quena::argmax(logits); }) == quena::errc::non_finite);
+        CHECK(quena_test::code_of([&] { (void)quena::argmax(logits); }) == quena::errc::non_finite);
       }
     }
   }
-  CHECK(code_of([] { (void)quena::argmax(std::vector<float>(5, -inf)); }) == quena::errc::non_finite);
-  CHECK(code_of([] { (void)quena::argmax({}); }) == quena::errc::invalid_argument);
+  CHECK(quena_test::code_of([] { (void)quena::argmax(std::vector<float>(5, -inf)); }) == quena::errc::non_finite);
+  CHECK(quena_test::code_of([] { (void)quena::argmax({}); }) == quena::errc::invalid_argument);
 }
 
 TEST_CASE("kernels: exp is within about a unit in the last place, exact at 0 and 0 far below") {
@@ -134,11 +125,11 @@ TEST_CASE("kernels: softmax sums to one, masks to zero, works in place") {
 
 TEST_CASE("kernels: softmax errors") {
   std::vector<float> p(2);
-  CHECK(code_of([&] { quena::softmax(std::vector<float>{1, 2, 3}, p); }) == quena::errc::invalid_argument);
-  CHECK(code_of([&] { quena::softmax(std::vector<float>{1, nan_value}, p); }) == quena::errc::non_finite);
-  CHECK(code_of([&] { quena::softmax(std::vector<float>{1, inf}, p); }) == quena::errc::non_finite);
-  CHECK(code_of([&] { quena::softmax(std::vector<float>{1, 2}, p, 0.0f); }) == quena::errc::invalid_argument);
-  CHECK(code_of([&] { quena::softmax(std::vector<float>{1, 2}, p, nan_value); }) == quena::errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { quena::softmax(std::vector<float>{1, 2, 3}, p); }) == quena::errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { quena::softmax(std::vector<float>{1, nan_value}, p); }) == quena::errc::non_finite);
+  CHECK(quena_test::code_of([&] { quena::softmax(std::vector<float>{1, inf}, p); }) == quena::errc::non_finite);
+  CHECK(quena_test::code_of([&] { quena::softmax(std::vector<float>{1, 2}, p, 0.0f); }) == quena::errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { quena::softmax(std::vector<float>{1, 2}, p, nan_value); }) == quena::errc::invalid_argument);
 }
 
 }  // namespace

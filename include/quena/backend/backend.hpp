@@ -12,11 +12,11 @@
 #include "../core/dtype.hpp"
 #include "../core/format.hpp"
 #include "../core/tensor.hpp"
+#include "../core/token.hpp"
 #include "../quant/gguf_blocks.hpp"
 
 namespace quena::inline QUENA_ABI {
 
-using token_id = std::int32_t;
 using page_id = std::uint32_t;
 
 /// A one-dimensional parameter as it lies in a checkpoint: a norm gain or a bias. Empty when `size` is 0.

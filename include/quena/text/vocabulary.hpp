@@ -11,11 +11,9 @@
 #include <vector>
 
 #include "../core/error.hpp"
+#include "../core/token.hpp"
 
 namespace quena::inline QUENA_ABI {
-
-/// A token's number. Negative ones are never valid.
-using token_id = std::int32_t;
 
 namespace detail {
 
