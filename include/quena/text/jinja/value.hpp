@@ -40,11 +40,16 @@ class shared {
   shared() = default;
   shared(const shared&) = delete;
   shared& operator=(const shared&) = delete;
-  virtual ~shared() = default;
+
+ protected:
+  ~shared() = default;
 
  private:
   friend class value;
   mutable std::atomic<std::uint32_t> owners_{0};
+  // What the last owner calls. Not a virtual destructor: to the compiler that may be the one of any derived class, and it would go
+  // through the whole interpreter, which the methods of some refer to, in units that only parse templates.
+  void (*destroy_)(const shared*) = nullptr;
 };
 
 /// One value; copying shares. Values that a caller makes (from JSON, from strings) are immutable and may be used by
@@ -61,7 +66,9 @@ class value {
   value(const char* s) : value(std::string(s)) {}
   /// Takes over a newly made object.
   template <class T>
-  value(kind k, std::unique_ptr<T> made) : value(k, made.release(), true) {}
+  value(kind k, std::unique_ptr<T> made) : value(k, made.get(), true) {
+    made.release()->destroy_ = [](const shared* s) { delete static_cast<const T*>(s); };
+  }
   /// Refers to an object that others keep alive.
   static value borrow(kind k, const shared& s) { return value(k, &s, false); }
 
@@ -118,7 +125,7 @@ class value {
 
   // Out of line (as a few others here): values die in so many places that the code would weigh more than the engine.
   [[gnu::noinline]] void drop() noexcept {
-    if (as_.shared->owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete as_.shared;
+    if (as_.shared->owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) as_.shared->destroy_(as_.shared);
   }
 
   kind kind_;
@@ -170,6 +177,7 @@ struct generator_object final : shared {
 /// (a namespace put into itself) belong to the rendering, and values only refer to them.
 class object : public shared {
  public:
+  virtual ~object() = default;
   [[nodiscard]] virtual std::string_view type_name() const = 0;
   virtual std::string repr(runtime&) { return "<" + std::string(type_name()) + ">"; }
   /// The attribute, or undefined with `found` false. `self` is the value that refers to this object.
