@@ -32,8 +32,8 @@ class expression_parser {
   // --- tokens ---------------------------------------------------------------------------------------------------------
   [[nodiscard]] const token& current() const { return tokens_[at_]; }
   [[nodiscard]] const token& ahead() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
-  token next() {
-    token t = tokens_[at_];
+  const token& next() {
+    const token& t = tokens_[at_];
     if (at_ + 1 < tokens_.size()) ++at_;
     return t;
   }
@@ -196,7 +196,7 @@ class expression_parser {
     const expr* first = concat();
     expr* e = nullptr;
     while (current().is_op("+") || current().is_op("-")) {
-      const token t = next();
+      const token& t = next();
       if (!e) add(*(e = make(expr_kind::arithmetic, t.line)), first);
       e->operations.push_back(t.text == "+" ? operation::add : operation::subtract);
       add(*e, concat());
@@ -217,7 +217,7 @@ class expression_parser {
     const expr* first = power();
     expr* e = nullptr;
     while (current().is_op("*") || current().is_op("/") || current().is_op("//") || current().is_op("%")) {
-      const token t = next();
+      const token& t = next();
       if (!e) add(*(e = make(expr_kind::arithmetic, t.line)), first);
       e->operations.push_back(t.text == "*" ? operation::multiply : t.text == "/" ? operation::divide : t.text == "%" ? operation::modulo : operation::floor_divide);
       add(*e, power());
@@ -229,7 +229,7 @@ class expression_parser {
     const expr* first = unary();
     expr* e = nullptr;
     while (current().is_op("**")) {
-      const token t = next();
+      const token& t = next();
       if (!e) add(*(e = make(expr_kind::arithmetic, t.line)), first);
       e->operations.push_back(operation::power);
       add(*e, unary());
@@ -241,7 +241,7 @@ class expression_parser {
     const expr* e = nullptr;
     if (current().is_op("-") || current().is_op("+")) {
       const level guard(*this);
-      const token t = next();
+      const token& t = next();
       expr* sign = make(t.text == "-" ? expr_kind::negate : expr_kind::positive, t.line);
       add(*sign, unary(false));
       e = sign;
@@ -252,7 +252,7 @@ class expression_parser {
   }
 
   const expr* primary() {
-    const token t = current();
+    const token& t = current();
     switch (t.kind) {
       case token_kind::name: {
         next();
@@ -400,7 +400,7 @@ class expression_parser {
     if (skip_op(".")) {
       if (current().kind == token_kind::integer) {
         s.kind = suffix_kind::item;
-        const token t = next();
+        const token& t = next();
         s.item = constant(integer(t.text), t.line);
       } else {
         s.name = expect_name();
