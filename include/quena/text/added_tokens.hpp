@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../core/error.hpp"
+#include "../io/sort_by_name.hpp"
 #include "vocabulary.hpp"
 
 namespace quena::inline QUENA_ABI {
@@ -35,7 +36,7 @@ class added_token_matcher {
 
   /// Errors   malformed: an empty text, one text twice; unsupported: one longer than max_length.
   added_token_matcher(std::vector<added_token> tokens, std::string_view where, std::string_view file) : tokens_(std::move(tokens)) {
-    std::sort(tokens_.begin(), tokens_.end(), [](const added_token& a, const added_token& b) { return a.text < b.text; });
+    sort_by_name(tokens_, [](const added_token& t) { return std::string_view(t.text); });
     for (std::size_t i = 0; i < tokens_.size(); ++i) {
       const std::string& text = tokens_[i].text;
       if (text.empty()) fail(errc::malformed, where, {"expected added tokens with some content, got an empty one, id ", tokens_[i].id}, file);
