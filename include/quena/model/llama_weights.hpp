@@ -3,8 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../backend/backend.hpp"
@@ -69,44 +71,47 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
   for (const checkpoint_tensor& t : files.tensors()) total += t.data.size();
 
   const auto vector = [&](const std::string& name) { return b.prepare_vector(as_vector(*files.find(name))); };
-  const auto source = [&](const std::string& module) {
+  // Modules are named by a prefix and their names behind it.
+  using names = std::initializer_list<std::string_view>;
+  const auto source = [&](const std::string& prefix, std::string_view name) {
+    const std::string module = prefix + std::string(name);
     matrix_source s = as_matrix(*files.find(module + ".weight"));
     if (const checkpoint_tensor* bias = files.find(module + ".bias")) s.bias = as_vector(*bias);
     return s;
   };
-  const auto finished = [&](std::initializer_list<std::string> modules) {
-    for (const std::string& module : modules) {
-      const checkpoint_tensor& t = *files.find(module + ".weight");
+  const auto finished = [&](const std::string& prefix, names modules) {
+    for (const std::string_view name : modules) {
+      const checkpoint_tensor& t = *files.find(prefix + std::string(name) + ".weight");
       files.release(t);
       done += t.data.size();
     }
     if (o.progress) o.progress(done, total);
   };
-  const auto stacked = [&](std::initializer_list<std::string> modules) {
+  const auto stacked = [&](const std::string& prefix, names modules) {
     std::vector<matrix_source> sources;
-    for (const std::string& module : modules) sources.push_back(source(module));
+    for (const std::string_view name : modules) sources.push_back(source(prefix, name));
     typename B::matrix m = b.prepare(sources, o.format);
-    finished(modules);
+    finished(prefix, modules);
     return m;
   };
-  const auto gate_up = [&](const std::string& gate, const std::string& up) {
-    typename B::matrix m = b.prepare_gate_up(source(gate), source(up), o.format);
-    finished({gate, up});
+  const auto gate_up = [&](const std::string& prefix, std::string_view gate, std::string_view up) {
+    typename B::matrix m = b.prepare_gate_up(source(prefix, gate), source(prefix, up), o.format);
+    finished(prefix, {gate, up});
     return m;
   };
 
-  llama_weights<B> w{.stored = stored_format(o.format, files.find("model.embed_tokens.weight")->type), .rope = rope_table(c.rope, c.head_dim, o.context), .embed_tokens = stacked({"model.embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
+  llama_weights<B> w{.stored = stored_format(o.format, files.find("model.embed_tokens.weight")->type), .rope = rope_table(c.rope, c.head_dim, o.context), .embed_tokens = stacked("model.", {"embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
   w.layers.reserve(c.n_layers);
   for (std::size_t l = 0; l < c.n_layers; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";
     w.layers.push_back({.input_layernorm = vector(layer + "input_layernorm.weight"),
-                        .qkv_proj = stacked({attention + "q_proj", attention + "k_proj", attention + "v_proj"}),
-                        .o_proj = stacked({attention + "o_proj"}),
+                        .qkv_proj = stacked(attention, {"q_proj", "k_proj", "v_proj"}),
+                        .o_proj = stacked(attention, {"o_proj"}),
                         .post_attention_layernorm = vector(layer + "post_attention_layernorm.weight"),
-                        .gate_up_proj = gate_up(mlp + "gate_proj", mlp + "up_proj"),
-                        .down_proj = stacked({mlp + "down_proj"})});
+                        .gate_up_proj = gate_up(mlp, "gate_proj", "up_proj"),
+                        .down_proj = stacked(mlp, {"down_proj"})});
   }
-  if (!c.tie_word_embeddings) w.lm_head = stacked({"lm_head"});
+  if (!c.tie_word_embeddings) w.lm_head = stacked("", {"lm_head"});
   return w;
 }
 

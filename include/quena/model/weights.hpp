@@ -11,6 +11,7 @@
 #include "../backend/backend.hpp"
 #include "../core/error.hpp"
 #include "../io/checkpoint.hpp"
+#include "../io/sort_by_name.hpp"
 #include "../quant/gguf_blocks.hpp"
 #include "config.hpp"
 
@@ -45,10 +46,15 @@ struct weight_spec {
                             {"mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias},
                             {"mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias}};
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-  std::vector<weight_spec> w = {{prefix + "input_layernorm.weight", c.hidden_size, 0}, {prefix + "post_attention_layernorm.weight", c.hidden_size, 0}};
+  std::vector<weight_spec> w;
+  const auto add = [&](std::string_view name, std::string_view kind, std::size_t rows, std::size_t cols) {
+    w.push_back({(prefix + std::string(name)).append(kind), rows, cols});
+  };
+  add("input_layernorm", ".weight", c.hidden_size, 0);
+  add("post_attention_layernorm", ".weight", c.hidden_size, 0);
   for (const module& m : modules) {
-    w.push_back({prefix + std::string(m.name) + ".weight", m.out, m.in});
-    if (m.bias) w.push_back({prefix + std::string(m.name) + ".bias", m.out, 0});
+    add(m.name, ".weight", m.out, m.in);
+    if (m.bias) add(m.name, ".bias", m.out, 0);
   }
   return w;
 }
@@ -87,7 +93,7 @@ inline void check_tensors(const checkpoint& files, const llama_config& c) {
       detail::check_tensor(files, w);
       known.push_back(std::move(w.name));
     }
-  std::sort(known.begin(), known.end());
+  detail::sort_by_name(known, [](const std::string& s) { return std::string_view(s); });
   for (const checkpoint_tensor& t : files.tensors()) {
     if (!t.name.starts_with("model.layers.") && !t.name.starts_with("blk.")) continue;
     if (t.name.ends_with(".rotary_emb.inv_freq") || std::binary_search(known.begin(), known.end(), t.name)) continue;
