@@ -21,6 +21,7 @@ void add_logits(CLI::App& app, action& run);
 void add_perplexity(CLI::App& app, action& run);
 void add_inspect(CLI::App& app, action& run);
 void add_bench(CLI::App& app, action& run);
+void add_quantize(CLI::App& app, action& run);
 
 /// A command with options of type O, which live as long as the command line does. O::check(), if there is one, throws CLI11's usage errors.
 template <class O>

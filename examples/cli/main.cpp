@@ -55,6 +55,7 @@ int run(int argc, char** argv) {
   cli::add_perplexity(app, action);
   cli::add_inspect(app, action);
   cli::add_bench(app, action);
+  cli::add_quantize(app, action);
   for (CLI::App* command : app.get_subcommands({})) command->allow_windows_style_options(false);
 
   try {

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+// A GGUF file written anew with its matrices in another type: metadata and everything that is not a matrix stay as they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "../core/dtype.hpp"
+#include "../core/error.hpp"
+#include "../quant/encode_row.hpp"
+#include "gguf.hpp"
+
+namespace quena::inline QUENA_ABI {
+
+namespace detail {
+
+/// Our type -> the file's number of a tensor type.
+[[nodiscard]] constexpr std::uint32_t gguf_dtype_id(dtype d) noexcept {
+  std::uint32_t id = 0;
+  while (gguf_dtype(id) != d) ++id;
+  return id;
+}
+
+/// The head of a GGUF file, byte by byte.
+class gguf_head {
+ public:
+  template <class T>
+  void number(T value) {
+    raw(std::as_bytes(std::span(&value, 1)));
+  }
+  void text(std::string_view s) {
+    number(static_cast<std::uint64_t>(s.size()));
+    raw(std::as_bytes(std::span(s.data(), s.size())));
+  }
+  void raw(std::span<const std::byte> b) {
+    const std::size_t at = bytes_.size();
+    bytes_.resize(at + b.size());
+    if (!b.empty()) std::memcpy(bytes_.data() + at, b.data(), b.size());
+  }
+  void pad_to(std::size_t alignment) { bytes_.resize((bytes_.size() + alignment - 1) / alignment * alignment); }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace detail
+
+/// Receives the bytes of a file in their order; throws what it likes.
+using byte_sink = std::function<void(std::span<const std::byte>)>;
+
+/// Writes `source` with every matrix whose rows are whole blocks of `type` in that type (others: f16), and its other tensors unchanged.
+/// Numerics see encode_row(). A matrix that has the type already is copied.
+/// Errors   unsupported: a type that encode_row() does not write; malformed: a weight that is NaN or infinite, with its tensor.
+/// Cost     one pass; memory: the head and one row.
+inline void write_gguf(const gguf_file& source, dtype type, const byte_sink& sink, const std::function<void(double fraction)>& progress = {}) {
+  if (!is_encodable(type)) fail(errc::unsupported, "quantize", {"expected f32, f16, bf16, q8_0 or q4_0, got ", dtype_name(type)}, source.file());
+  const auto stored = [&](const gguf_tensor& t) {
+    if (t.dims.size() != 2 || !is_weight_type(t.type)) return t.type;
+    return t.dims[0] % block_elements(type) == 0 ? type : dtype::f16;
+  };
+  const auto elements = [](const gguf_tensor& t) { return t.data.size() / block_bytes(t.type) * block_elements(t.type); };
+  const std::size_t alignment = source.alignment();
+
+  detail::gguf_head head;
+  head.raw(std::as_bytes(std::span("GGUF", 4)));
+  head.number(std::uint32_t{3});
+  head.number(static_cast<std::uint64_t>(source.tensors().size()));
+  constexpr std::string_view version_key = "general.quantization_version";
+  bool has_version = source.has(version_key);
+  head.number(static_cast<std::uint64_t>(source.values().size() + (has_version ? 0 : 1)));
+  const auto add_version = [&] { head.text(version_key), head.number(static_cast<std::uint32_t>(gguf_type::u32)), head.number(std::uint32_t{2}), has_version = true; };
+  for (const gguf_value& v : source.values()) {  // sorted
+    if (!has_version && v.key > version_key) add_version();
+    head.text(v.key);
+    head.number(static_cast<std::uint32_t>(v.type));
+    if (v.type == gguf_type::array) head.number(static_cast<std::uint32_t>(v.element)), head.number(v.count);
+    if (v.key == "general.file_type" && v.type == gguf_type::u32) {
+      head.number(std::uint32_t{type == dtype::f32 ? 0u : type == dtype::f16 ? 1u : type == dtype::q4_0 ? 2u : type == dtype::q8_0 ? 7u : 32u});
+    } else if (v.type == gguf_type::string) {
+      head.text(source.get_string(v.key));
+    } else {
+      head.raw(v.bytes);
+    }
+  }
+  if (!has_version) add_version();
+  std::uint64_t offset = 0;
+  for (const gguf_tensor& t : source.tensors()) {
+    head.text(t.name);
+    head.number(static_cast<std::uint32_t>(t.dims.size()));
+    for (const std::size_t d : t.dims) head.number(static_cast<std::uint64_t>(d));
+    head.number(detail::gguf_dtype_id(stored(t)));
+    head.number(offset);
+    offset += (n_bytes(stored(t), elements(t)) + alignment - 1) / alignment * alignment;
+  }
+  head.pad_to(alignment);
+  sink(head.bytes());
+
+  const std::vector<std::byte> zeros(alignment);
+  std::vector<float> row;
+  std::vector<std::byte> out;
+  double done = 0;
+  for (const gguf_tensor& t : source.tensors()) {
+    std::size_t written = 0;
+    const dtype to = stored(t);
+    if (to == t.type) {
+      sink(t.data);
+      written = t.data.size();
+    } else {
+      if (const std::size_t n = elements(t), bad = find_non_finite(t.type, t.data.data(), n); bad != n)
+        fail(errc::malformed, "quantize", {t.name, ": expected finite weights, got one at element ", bad, " that is not"}, source.file());
+      const std::size_t cols = t.dims[0], rows = t.dims[1], from_bytes = cols / block_elements(t.type) * block_bytes(t.type);
+      row.resize(cols);
+      out.resize(n_bytes(to, cols));
+      for (std::size_t r = 0; r < rows; ++r) {
+        dequantize_row(t.type, t.data.data() + r * from_bytes, row.data(), cols);
+        encode_row(to, row.data(), cols, out.data());
+        sink(out);
+        written += out.size();
+      }
+    }
+    if (const std::size_t rest = written % alignment; rest != 0) sink(std::span(zeros).first(alignment - rest)), written += alignment - rest;
+    done += static_cast<double>(written);
+    if (progress) progress(done / static_cast<double>(offset));
+  }
+}
+
+}  // namespace quena::inline QUENA_ABI
