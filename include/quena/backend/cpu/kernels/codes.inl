@@ -68,37 +68,29 @@ inline void quantize(const code_args& a, std::size_t first_row, std::size_t last
 
 /// The scales of a block as f32 [groups][32], and the minimums of formats that have them.
 inline void read_scales(const code_format& f, const std::byte* from, std::size_t n_groups, float* scales, float* minimums) noexcept {
-  const f16* const halves = reinterpret_cast<const f16*>(from);
   const std::size_t n = n_groups * panel_rows;
-  if (f.scales == scale_kind::sub_scale || f.scales == scale_kind::sub_scale_min) {
-    const bool both = f.scales == scale_kind::sub_scale_min;
-    const std::byte* const bytes = from + (both ? 2 : 1) * panel_rows * sizeof(f16);
-    alignas(64) float d[panel_rows], dmin[panel_rows];
-    for (std::size_t j = 0; j < panel_rows; j += lanes) {
-      store(d + j, load(halves + j));
-      if (both) store(dmin + j, sub(set1(0.0f), load(halves + panel_rows + j)));
-    }
-    if (!both) {
-      const std::int8_t* const s = reinterpret_cast<const std::int8_t*>(bytes);
-      for (std::size_t g = 0; g < n; g += panel_rows)
-        for (std::size_t j = 0; j < panel_rows; ++j) scales[g + j] = d[j] * static_cast<float>(s[g + j]);
-      return;
-    }
-    const std::uint8_t *const s = reinterpret_cast<const std::uint8_t*>(bytes), *const m = s + n;
-    for (std::size_t g = 0; g < n; g += panel_rows)
-      for (std::size_t j = 0; j < panel_rows; ++j) {
-        scales[g + j] = d[j] * static_cast<float>(s[g + j]);
-        minimums[g + j] = dmin[j] * static_cast<float>(m[g + j]);
+  const f16* const halves = reinterpret_cast<const f16*>(from);
+  const bool sub_min = f.scales == scale_kind::sub_scale_min;
+  if (sub_min || f.scales == scale_kind::sub_scale) {
+    const std::byte* const bytes = from + (sub_min ? 2 : 1) * panel_rows * sizeof(f16);
+    for (std::size_t part = 0; part < panel_rows; part += lanes) {
+      const vec d = load(halves + part), dmin = sub_min ? sub(set1(0.0f), load(halves + panel_rows + part)) : d;
+      for (std::size_t j = part; j < n; j += panel_rows) {
+        if (sub_min) {
+          store(scales + j, mul(d, load(reinterpret_cast<const std::uint8_t*>(bytes + j))));
+          store(minimums + j, mul(dmin, load(reinterpret_cast<const std::uint8_t*>(bytes + n + j))));
+        } else {
+          store(scales + j, mul(d, load(reinterpret_cast<const std::int8_t*>(bytes + j))));
+        }
       }
+    }
     return;
   }
-  for (std::size_t j = 0; j < n; j += lanes) store(scales + j, load(halves + j));
-  if (f.scales == scale_kind::scale_min)
-    for (std::size_t j = 0; j < n; j += lanes) store(minimums + j, load(halves + n + j));
-  if (f.scales == scale_kind::scale_zero) {
-    const std::uint8_t* const zeros = reinterpret_cast<const std::uint8_t*>(halves + n);
-    for (std::size_t g = 0; g < n; g += panel_rows)
-      for (std::size_t j = 0; j < panel_rows; ++j) minimums[g + j] = -scales[g + j] * static_cast<float>(zeros[g + j]);
+  for (std::size_t j = 0; j < n; j += lanes) {
+    const vec scale = load(halves + j);
+    store(scales + j, scale);
+    if (f.scales == scale_kind::scale_min) store(minimums + j, load(halves + n + j));
+    if (f.scales == scale_kind::scale_zero) store(minimums + j, mul(sub(set1(0.0f), scale), load(reinterpret_cast<const std::uint8_t*>(halves + n) + j)));
   }
 }
 
@@ -110,7 +102,6 @@ inline void matmul_codes(const code_args& a, std::size_t first, std::size_t last
   float* const scales = sums + code_rows * panel_rows;         // [16][32]
   float* const minimums = scales + 16 * panel_rows;            // [8][32]
   float* const unpacked = minimums + 8 * panel_rows;           // [64][32][4] of bytes or floats
-  const bool one_tile = n_rows <= static_cast<std::size_t>(code_columns);
   if (n_blocks == 0) __builtin_memset(sums, 0, n_rows * panel_rows * sizeof(float));
   for (std::size_t p = first; p < last; ++p) {
     const std::byte* block = static_cast<const std::byte*>(a.product.weights) + p * a.panel_bytes;
@@ -119,7 +110,7 @@ inline void matmul_codes(const code_args& a, std::size_t first, std::size_t last
       const std::size_t groups = (4 * steps + f.group - 1) / f.group, group = b * code_block_cols / f.group;
       const std::byte* const codes = block + scale_bytes(f, groups);
       read_scales(f, block, groups, scales, minimums);
-      const auto weights = ready_codes(f, codes, steps / 8, one_tile, unpacked);
+      const auto weights = ready_codes(f, codes, steps / 8, n_rows, unpacked);
       for_tiles(n_rows, [&](auto columns, std::size_t tile) QUENA_INLINE_LAMBDA {
         constexpr std::size_t C = decltype(columns)::value;
         const std::size_t row = first_row + tile;

@@ -13,7 +13,7 @@ struct code_tile {
 };
 
 /// The codes of one block as signed floats, [columns][32].
-inline const float* ready_codes(const code_format& f, const std::byte* codes, std::size_t n_units, bool, float* unpacked) noexcept {
+inline const float* ready_codes(const code_format& f, const std::byte* codes, std::size_t n_units, std::size_t, float* unpacked) noexcept {
   alignas(64) std::uint8_t bytes[code_block_cols * panel_rows];
   if (f.bits == 8) __builtin_memcpy(bytes, codes, n_units * unit_bytes(8));
   else unpack_codes(f.bits, codes, n_units, bytes);

@@ -80,14 +80,13 @@ QUENA_INLINE void dot_groups(const std::uint8_t* codes, const code_tile& t, std:
   }
 }
 
-/// The codes of one block as dot_tile wants them: where they lie, or unpacked to bytes for more than one tile of rows and for
-/// formats that have no loop of their own.
+/// The codes of one block as dot_tile wants them: where they lie, or unpacked to bytes: codes of 4 bits for many rows, of 5 and 6 always.
 struct ready {
   const std::uint8_t* codes;
   bool nibbles;
 };
-inline ready ready_codes(const code_format& f, const std::byte* codes, std::size_t n_units, bool one_tile, float* unpacked) noexcept {
-  const bool nibbles = f.bits == 4 && one_tile && !f.has_minimums();
+inline ready ready_codes(const code_format& f, const std::byte* codes, std::size_t n_units, std::size_t n_rows, float* unpacked) noexcept {
+  const bool nibbles = f.bits == 4 && n_rows <= 3 * static_cast<std::size_t>(code_columns);
   if (f.bits == 8 || nibbles) return {reinterpret_cast<const std::uint8_t*>(codes), nibbles};
   std::uint8_t* const bytes = reinterpret_cast<std::uint8_t*>(unpacked);
   unpack_codes(f.bits, codes, n_units, bytes);
@@ -99,7 +98,7 @@ void dot_tile_of(const std::uint8_t* codes, const code_tile& t) noexcept {
 }
 template <int C>
 QUENA_INLINE void dot_tile(const code_format& f, const ready& w, const code_tile& t) {
-  if (w.nibbles) dot_tile_of<nibble_codes, false, C>(w.codes, t);
+  if (w.nibbles) f.has_minimums() ? dot_tile_of<nibble_codes, true, C>(w.codes, t) : dot_tile_of<nibble_codes, false, C>(w.codes, t);
   else if (f.has_minimums()) dot_tile_of<byte_codes<false>, true, C>(w.codes, t);
   else if (f.bits == 8) dot_tile_of<byte_codes<signed_bytes>, false, C>(w.codes, t);
   else dot_tile_of<byte_codes<false>, false, C>(w.codes, t);

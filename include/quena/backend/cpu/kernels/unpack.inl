@@ -11,6 +11,7 @@ inline void unpack_codes(unsigned bits, const std::byte* from, std::size_t n_uni
         const std::byte* const high = from + 4 * step_bytes + part;
         words pairs, bits_of_low, bits_of_top;
         __builtin_memcpy(&pairs, from + i * step_bytes + part, sizeof pairs);
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(from) + 2048 + i * step_bytes + part));
         words low = pairs & 0x0f0f, top = pairs >> 4 & 0x0f0f;
         if (bits == 5) {
           __builtin_memcpy(&bits_of_low, high, sizeof bits_of_low);

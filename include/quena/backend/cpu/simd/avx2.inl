@@ -13,6 +13,8 @@ QUENA_INLINE vec load(const f16* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(re
 QUENA_INLINE vec load(const bf16* p) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16))};
 }
+QUENA_INLINE vec load(const std::uint8_t* p) { return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))}; }
+QUENA_INLINE vec load(const std::int8_t* p) { return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))))}; }
 QUENA_INLINE void store(float* p, vec a) { _mm256_storeu_ps(p, a.v); }
 QUENA_INLINE void store(f16* p, vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -17,6 +17,12 @@ QUENA_INLINE vec load(const f16* p) { return {_mm512_maskz_cvtph_ps(all, _mm256_
 QUENA_INLINE vec load(const bf16* p) {
   return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(all, _mm512_maskz_cvtepu16_epi32(all, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16))};
 }
+QUENA_INLINE vec load(const std::uint8_t* p) {
+  return {_mm512_maskz_cvtepi32_ps(all, _mm512_maskz_cvtepu8_epi32(all, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+QUENA_INLINE vec load(const std::int8_t* p) {
+  return {_mm512_maskz_cvtepi32_ps(all, _mm512_maskz_cvtepi8_epi32(all, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
 QUENA_INLINE void store(float* p, vec a) { _mm512_storeu_ps(p, a.v); }
 QUENA_INLINE void store(f16* p, vec a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_maskz_cvtps_ph(all, a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));

@@ -97,14 +97,13 @@ QUENA_INLINE void widen4(const bf16* p, float* to) {
 QUENA_INLINE void widen4(const f16* p, float* to) {
   vst1q_f32(to, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const std::uint16_t*>(p)))));
 }
-#else
-template <class T>
-QUENA_INLINE void widen4(const T* p, float* to) {
-  for (int i = 0; i < 4; ++i) to[i] = static_cast<float>(p[i]);
-}
 #endif
 template <class T>
-QUENA_INLINE vec load(const T* p) {  // T = f16, bf16
+QUENA_INLINE void widen4(const T* p, float* to) {  // anything else
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<float>(p[i]);
+}
+template <class T>
+QUENA_INLINE vec load(const T* p) {  // any of these
   float t[lanes];
   for (std::size_t i = 0; i < lanes; i += 4) widen4(p + i, t + i);
   return load(t);
