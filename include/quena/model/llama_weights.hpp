@@ -101,6 +101,8 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
   };
 
   llama_weights<B> w{.stored = stored_format(o.format, files.find("model.embed_tokens.weight")->type), .rope = rope_table(c.rope, c.head_dim, o.context), .embed_tokens = stacked("model.", {"embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
+  // The largest matrices come first, while little is in memory: their part of the file is resident until they are packed.
+  if (!c.tie_word_embeddings) w.lm_head = stacked("", {"lm_head"});
   w.layers.reserve(c.n_layers);
   for (std::size_t l = 0; l < c.n_layers; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";
@@ -111,7 +113,6 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
                         .gate_up_proj = gate_up(mlp, "gate_proj", "up_proj"),
                         .down_proj = stacked(mlp, {"down_proj"})});
   }
-  if (!c.tie_word_embeddings) w.lm_head = stacked("", {"lm_head"});
   return w;
 }
 
