@@ -16,7 +16,13 @@
 
 using namespace quena;
 
-TEST_CASE("quality: each integer format stays below its divergence on a trained model [slow]") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool sanitized = true;  // minutes, for code that other tests run too
+#else
+constexpr bool sanitized = false;
+#endif
+
+TEST_CASE("quality: each integer format stays below its divergence on a trained model [slow]" * doctest::skip(sanitized)) {
   QUENA_NEEDS_FIXTURES(fixtures);
   const std::string folder = fixtures + "/psalter-7m";
   const auto all = parse_json(quena_test::read_file(folder + "/valid_ids.json"), "test").get<std::vector<token_id>>();
