@@ -17,8 +17,8 @@ QUENA_INLINE vec add(vec a, vec b) { return {a.v + b.v}; }
 QUENA_INLINE vec sub(vec a, vec b) { return {a.v - b.v}; }
 QUENA_INLINE vec mul(vec a, vec b) { return {a.v * b.v}; }
 QUENA_INLINE vec div(vec a, vec b) { return {a.v / b.v}; }
-QUENA_INLINE vec larger(vec a, vec b) { return {xsimd::max(a.v, b.v)}; }   // a number or NaN where one is NaN
-QUENA_INLINE vec smaller(vec a, vec b) { return {xsimd::min(a.v, b.v)}; }  // the same
+QUENA_INLINE vec larger(vec a, vec b) { return {(xsimd::max)(a.v, b.v)}; }   // a number or NaN where one is NaN
+QUENA_INLINE vec smaller(vec a, vec b) { return {(xsimd::min)(a.v, b.v)}; }  // the same
 QUENA_INLINE vec fma(vec a, vec b, vec c) {
 #if defined(__AVX512F__)
   return {batch_type(_mm512_fmadd_ps(a.v, b.v, c.v))};
