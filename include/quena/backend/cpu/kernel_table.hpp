@@ -70,6 +70,17 @@ struct code_args {
   [[nodiscard]] constexpr std::size_t n_groups() const noexcept { return (4 * n_steps() + format.group - 1) / format.group; }
 };
 
+/// C rows of rounded activations and one block of a panel: what the innermost loop works on.
+struct code_tile {
+  const std::int32_t* x;           ///< [steps][C], four codes each
+  const std::int32_t* starts;      ///< [groups][C]
+  const float* x_scales;           ///< [C]
+  const float *scales, *minimums;  ///< [groups][32]
+  std::size_t steps, group_steps;
+  float* sums;  ///< [C][32]
+  bool first;   ///< the block is the panel's first: nothing to add to
+};
+
 /// Rows in one call of matmul_codes, a whole number of tiles of every kernel; quantize is called for multiples of code_rows_step rows.
 /// And the floats of scratch: sums [rows][32], scales, minimums and the codes of a block, unpacked.
 inline constexpr std::size_t code_rows = 240, code_rows_step = 12;

@@ -2,16 +2,6 @@
 // The innermost loop of codes.inl without integer dot products: codes as floats. Sums of a group stay below 2^24, so they are as
 // exact as integers, and in any order.
 
-struct code_tile {
-  const std::int32_t* x;       ///< [steps][C], four codes each
-  const std::int32_t* starts;  ///< [groups][C]
-  const float* x_scales;       ///< [C]
-  const float *scales, *minimums;  ///< [groups][32]
-  std::size_t steps, group_steps;
-  float* sums;  ///< [C][32]
-  bool first;
-};
-
 /// The codes of one block as signed floats, [columns][32].
 inline const float* ready_codes(const code_format& f, const std::byte* codes, std::size_t n_units, std::size_t, float* unpacked) noexcept {
   alignas(64) std::uint8_t bytes[code_block_cols * panel_rows];

@@ -1,16 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The innermost loop of codes.inl where there are integer dot products: vectors of 4 codes for each of `lanes` weight rows.
 
-struct code_tile {
-  const std::int32_t* x;       ///< [steps][C]
-  const std::int32_t* starts;  ///< [groups][C]
-  const float* x_scales;       ///< [C]
-  const float *scales, *minimums;  ///< [groups][32]
-  std::size_t steps, group_steps;
-  float* sums;  ///< [C][32]
-  bool first;
-};
-
 /// Asks for what a stream of weights will need soon.
 template <int V>
 QUENA_INLINE void prefetch_codes(const std::uint8_t* codes) {
