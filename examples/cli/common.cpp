@@ -186,7 +186,9 @@ bool is_terminal(int fd) {
 
 std::string read_file(const std::string& path) {
   if (path == "-") {
-    std::string bytes(std::istreambuf_iterator<char>(std::cin), {});
+    std::string bytes;
+    for (std::string part(std::size_t{1} << 16, '\0'); std::cin.read(part.data(), static_cast<std::streamsize>(part.size())) || std::cin.gcount() != 0;)
+      bytes.append(part, 0, static_cast<std::size_t>(std::cin.gcount()));
     if (std::cin.bad()) quena::fail(quena::errc::io, "cli", "cannot read standard input");
     return bytes;
   }

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <system_error>
 
 #include <quena/eval/perplexity.hpp>
@@ -90,6 +92,12 @@ quena::workspace_options scratch(const logits_options& o, std::size_t n_ids, std
   return {.max_rows = rows, .max_logits = o.chunk != 0 ? rows : std::clamp(most_logits / vocab_size, std::size_t{1}, rows)};
 }
 
+/// A model with broken weights gives no file.
+void check_finite(std::span<const float> logits) {
+  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }))
+    quena::fail(quena::errc::non_finite, "logits", "expected finite logits, got NaN or infinity");
+}
+
 void run_logits(const logits_options& o) {
   const std::vector<token_id> ids = o.ids.read();
   with_backend(o.model, [&]<quena::backend B>() {
@@ -101,6 +109,7 @@ void run_logits(const logits_options& o) {
     if (o.all) {
       std::unique_ptr<npy_file> file;  // made when the first row is there: a refused prompt leaves an old file alone
       s.feed_all(ids, [&](std::size_t i, std::span<const float> row) {
+        check_finite(row);
         if (!file) file = std::make_unique<npy_file>(o.out, std::initializer_list<std::size_t>{ids.size(), vocab_size});
         file->add(row);
         bar(static_cast<double>(i + 1) / static_cast<double>(ids.size()));
@@ -108,6 +117,7 @@ void run_logits(const logits_options& o) {
       file->finish();
     } else {
       const std::span<const float> last = s.feed(ids);
+      check_finite(last);
       npy_file file(o.out, {vocab_size});
       file.add(last);
       file.finish();

@@ -119,12 +119,12 @@ TEST_CASE("gguf: hostile headers") {
 }
 
 TEST_CASE("gguf: alignment") {
-  const auto aligned = [](std::uint32_t type, auto value, std::uint64_t offset = 0) {
+  const auto aligned = [](std::uint32_t type, auto value, std::uint64_t offset = 0, std::size_t padding = 64) {
     writer w;
     w.header(1, 1).key("general.alignment", type);
     if constexpr (std::is_same_v<decltype(value), const char*>) w.string(value);
     else w.number(value);
-    return w.tensor("t", {4}, 0, offset).pad(64).data(80).bytes;
+    return w.tensor("t", {4}, 0, offset).pad(padding).data(static_cast<std::size_t>(offset) + 16).bytes;
   };
   for (const std::uint32_t bad : {0u, 13u, 4u, 0x80000000u}) refused(aligned(4, bad), "general.alignment: expected a power of two from 8 to 1048576");
   refused(aligned(5, std::int32_t{32}), "general.alignment: expected a u32, got i32");
@@ -132,7 +132,7 @@ TEST_CASE("gguf: alignment") {
   CHECK(read(aligned(4, 64u)).alignment() == 64);
   CHECK(read(aligned(4, 64u, 64)).tensors()[0].data.size() == 16);
   refused(aligned(4, 64u, 32), "t: expected an offset that is a multiple of 64, got 32");
-  CHECK(read(aligned(4, 8u, 8)).tensors()[0].data.size() == 16);
+  CHECK(read(aligned(4, 8u, 8, 8)).tensors()[0].data.size() == 16);
 }
 
 TEST_CASE("gguf: tensors") {
@@ -155,6 +155,10 @@ TEST_CASE("gguf: tensors") {
   refused(one({256}, 10, 0, 200), "got q2_k", errc::unsupported);
   refused(writer{}.header(2, 0).tensor("a", {8}, 0, 0).tensor("a", {8}, 0, 32).pad(32).data(64).bytes, "expected each tensor once, got a twice");
   refused(writer{}.header(2, 0).tensor("a", {9}, 0, 0).tensor("b", {8}, 0, 32).pad(32).data(64).bytes, "two tensors overlap at byte 32");
+  // Nothing follows the last tensor but padding (known failure A26): so a wrong alignment shows, too.
+  CHECK(read(one({5}, 0, 0, 32)).tensors()[0].data.size() == 20);
+  refused(one({5}, 0, 0, 33), "expected the data to end with its last tensor at byte 32, got 33 bytes");
+  refused(writer{}.header(0, 0).pad(32).data(1).bytes, "expected the data to end with its last tensor at byte 0, got 1 bytes");
   CHECK(read(writer{}.header(2, 0).tensor("b", {8}, 0, 32).tensor("a", {8}, 0, 0).pad(32).data(64).bytes).tensors()[0].name == "a");
 }
 

@@ -224,7 +224,8 @@ TEST_CASE("config: rope scaling") {
   refused(scaled({{"rope_type", "longrope"}, {"factor", 2}}), "rope_scaling.rope_type: expected default, linear, dynamic, yarn or llama3, got \"longrope\"", errc::unsupported);
   refused(scaled({{"type", "su"}}), "rope_scaling.type", errc::unsupported);
   refused(scaled({{"factor", 2}}), "rope_scaling.rope_type: expected a string, but it is absent");
-  refused(scaled("linear"), "rope_scaling.: expected an object");
+  refused(scaled("linear"), "rope_scaling: expected an object");
+  refused(with("rope_parameters", {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 5000}}}}), "rope_parameters: expected one set of parameters for all layers", errc::unsupported);
   refused(scaled({{"type", 3}}), "rope_scaling.type: expected a string, got 3");
   for (const json& bad : {json(0), json(-1), json("2"), json(1e300)}) refused(scaled({{"type", "linear"}, {"factor", bad}}), "");
   refused(scaled({{"type", "linear"}}), "rope_scaling.factor: expected a number, but it is absent");
@@ -338,6 +339,10 @@ TEST_CASE("config: GGUF rope scaling") {
   CHECK(linear.type == rope_type::linear);
   CHECK(linear.factor == 4);
   CHECK(g.with("llama.rope.scale_linear", 2.0f).read().rope.type == rope_type::linear);
+  CHECK(g.with("llama.rope.scaling.factor", 2.0f).read().rope.type == rope_type::linear);  // without a type
+  CHECK(g.with("llama.rope.scaling.factor", 1.0f).read().rope.type == rope_type::standard);
+  CHECK(says(g.with("llama.rope.scaling.factor", 0.0f), "factor above 0"));
+  CHECK(g.with("llama.rope.scaling.type", std::string("linear")).with("llama.rope.scale_linear", 2.0f).read().rope.factor == 2);
   CHECK(g.with("llama.rope.scaling.type", std::string("none")).read().rope.type == rope_type::standard);
   const rope_config yarn = g.with("llama.rope.scaling.type", std::string("yarn"))
                                .with("llama.rope.scaling.factor", 4.0f)

@@ -220,6 +220,11 @@ TEST_CASE("jinja: JSON input keeps key order, long integers, and refuses what is
   CHECK(render("{{ x.k0 }} {{ x['k49999'] }} {{ 'k5' in x }} {{ x.q is defined }} {{ (x|list)[49998] }}", value::dict({{"x", v}})) == "0 49999 True False k49998");
 }
 
+TEST_CASE("jinja: break and continue leave a loop through the blocks inside it") {
+  CHECK(render("{% for x in [1, 2] %}{% with y = x %}{{ y }}{% break %}{% endwith %}!{% endfor %}") == "1");
+  CHECK(render("{% for x in [3, 1, 2] %}{% with %}{{ x }}{% continue %}{% endwith %}5{% endfor %}") == "312");
+}
+
 TEST_CASE("jinja: where Python has no limits, this engine says so") {
   CHECK(error_of("{{ 9223372036854775807 + 1 }}", errc::invalid_argument).find("64 bits") != std::string::npos);
   CHECK(error_of("{{ 2 ** 64 }}", errc::invalid_argument).find("64 bits") != std::string::npos);

@@ -224,6 +224,14 @@ TEST_CASE("tokenizer: added tokens that are not special are matched always; stri
   CHECK_THROWS_WITH_AS(tokenizer::from_json(j.dump()), doctest::Contains("single_word"), error);
 }
 
+TEST_CASE("tokenizer: an added token may have the bytes of one in the vocabulary, which is written in another way there") {
+  json j = maker{}.make();  // whose space is written as U+0120
+  j["added_tokens"].push_back({{"id", 1002}, {"content", " "}, {"special", false}, {"normalized", false}});
+  const tokenizer t = tokenizer::from_json(j.dump());
+  CHECK(plain(t, "a b") == ids{'a', 1002, 'b'});
+  CHECK(t.decode(ids{'a', 1002, 'b'}) == "a b");
+}
+
 TEST_CASE("tokenizer: segments join before splitting, and only trusted ones hold special tokens") {
   const maker m{.merges = {{"a", "b"}, {"\n", "\n"}}};
   const tokenizer t = m.build();

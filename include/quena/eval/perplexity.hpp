@@ -42,7 +42,7 @@ inline double log_sum_exp(std::span<const float> logits) {
 /// divergence from it:  nll = mean -ln p(ids[i] | window before i),  kl = mean sum_v p_ref(v) ln(p_ref(v) / p(v)).
 /// The sessions are rewound to empty, before and after; they need a context of `window`.
 /// Numerics sums in double over f32 logits.
-/// Errors   invalid_argument: fewer than two ids, a window below 2, vocabularies that differ; those of session::feed.
+/// Errors   invalid_argument: fewer than two ids, a window below 2, vocabularies that differ; non_finite: logits that are not numbers; those of session::feed.
 /// Cost     one prefill of all ids, with the logits of every position.
 template <backend B, backend R = B>
 perplexity_result perplexity(session<B>& model, std::span<const token_id> ids, const perplexity_options& o = {}, session<R>* reference = nullptr) {
@@ -68,6 +68,7 @@ perplexity_result perplexity(session<B>& model, std::span<const token_id> ids, c
         reference->feed_all(part, [&](std::size_t i, std::span<const float> logits) { std::copy(logits.begin(), logits.end(), expected.data() + i * vocab_size); }, options);
       model.feed_all(part, [&](std::size_t i, std::span<const float> logits) {
         const double norm = detail::log_sum_exp(logits);
+        if (!std::isfinite(norm)) fail(errc::non_finite, "perplexity", {"expected finite logits, got others at position ", first + i, " of the window at ", at});
         nll += norm - double{logits[static_cast<std::size_t>(window[first + i + 1])]};
         ++r.tokens;
         if (reference == nullptr) return;

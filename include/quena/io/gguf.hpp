@@ -427,6 +427,8 @@ class gguf_file {
     std::sort(ranges.begin(), ranges.end());
     for (std::size_t i = 1; i < ranges.size(); ++i)
       if (ranges[i].first < ranges[i - 1].second) broken({"two tensors overlap at byte ", ranges[i].first, " of the data"});
+    const std::uint64_t end = ranges.empty() ? 0 : ranges.back().second, padded_end = (end + alignment_ - 1) / alignment_ * alignment_;
+    if (room > padded_end) broken({"expected the data to end with its last tensor at byte ", padded_end, ", got ", room, " bytes"});
     detail::sort_by_name(tensors_, [](const gguf_tensor& t) { return t.name; });
     for (std::size_t i = 1; i < tensors_.size(); ++i)
       if (tensors_[i].name == tensors_[i - 1].name) broken({"expected each tensor once, got ", detail::shortened(tensors_[i].name), " twice"});

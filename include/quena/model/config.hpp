@@ -91,6 +91,7 @@ inline rope_config parse_rope(const json_fields& config, std::size_t max_positio
 
   const char* const key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   if (!config.has(key)) return r;
+  if (!config.find(key)->is_object()) config.wrong(key, "an object", *config.find(key));
   const json_fields scaling(*config.find(key), "config", config.file(), std::string(key) + ".");
   r.theta = scaling.positive("rope_theta").value_or(r.theta);
   if (const std::optional<double> part = scaling.positive("partial_rotary_factor"); part && *part != 1)
@@ -98,6 +99,9 @@ inline rope_config parse_rope(const json_fields& config, std::size_t max_positio
 
   const char* const type_key = scaling.has("rope_type") ? "rope_type" : "type";
   std::optional<std::string> type = scaling.string(type_key);
+  if (!type)
+    for (const json& part : *config.find(key))
+      if (part.is_object()) config.wrong(key, "one set of parameters for all layers", *config.find(key), errc::unsupported);
   if (!type && !scaling.has("factor")) type = "default";
   const std::optional<rope_type> known = parse_rope_type(scaling.need("rope_type", type, "a string"));
   if (!known) scaling.wrong(type_key, "default, linear, dynamic, yarn or llama3", *scaling.find(type_key), errc::unsupported);
@@ -239,16 +243,14 @@ inline llama_config gguf_config(const checkpoint& files) {
   rope_config& r = c.rope;
   r.theta = g.find_f64("llama.rope.freq_base").value_or(r.theta);
   r.max_position_embeddings = r.original_max_position_embeddings = c.max_position_embeddings;
-  const std::string_view scaling = g.find_string("llama.rope.scaling.type").value_or("none");
+  // As ggml's readers take it: a factor without a type is linear; older files have scale_linear.
+  std::optional<double> factor = g.find_f64("llama.rope.scaling.factor");
+  if (!factor) factor = g.find_f64("llama.rope.scale_linear");
+  const std::string_view scaling = g.find_string("llama.rope.scaling.type").value_or(factor && *factor != 1 ? "linear" : "none");
   if (scaling == "linear") r.type = rope_type::linear;
   else if (scaling == "yarn") r.type = rope_type::yarn;
   else if (scaling != "none") bad({"llama.rope.scaling.type: expected none, linear or yarn, got ", shortened(scaling)}, errc::unsupported);
-  if (r.type != rope_type::standard) {
-    r.factor = g.get_f64("llama.rope.scaling.factor");
-  } else if (const std::optional<double> scale = g.find_f64("llama.rope.scale_linear"); scale && *scale != 1) {  // older files
-    r.type = rope_type::linear;
-    r.factor = *scale;
-  }
+  if (r.type != rope_type::standard) r.factor = factor ? *factor : g.get_f64("llama.rope.scaling.factor");
   if (r.type == rope_type::yarn) {
     r.original_max_position_embeddings = integer("llama.rope.scaling.original_context_length", limits::positions, c.max_position_embeddings);
     r.beta_fast = g.find_f64("llama.rope.scaling.yarn_beta_fast").value_or(r.beta_fast);
@@ -274,7 +276,7 @@ inline llama_config gguf_config(const checkpoint& files) {
 /// The configuration of a checkpoint; for GGUF files also from its tensors. Errors as parse_config().
 [[nodiscard]] inline llama_config read_config(const checkpoint& files) {
   if (files.is_gguf()) return detail::gguf_config(files);
-  if (files.config_json().is_null()) fail(errc::io, "config", "expected config.json, which is absent", files.path());
+  if (files.config_json().is_null()) fail(errc::io, "config", "expected config.json with an object, got null or no file", files.path());
   return parse_config(files.config_json(), files.file_path("config.json"));
 }
 

@@ -303,7 +303,8 @@ class tokenizer_json_reader {
     vocabulary base(list, where, file_);  // to tell which of the added tokens are new
     for (const added_token& t : tokens) {
       if (base.kind(t.id) == token_kind::absent) {
-        if (base.find(bytes_of(t.text)) != no_token && base.find(t.text) != no_token)
+        buffer_.clear();  // new, unless the vocabulary has this very text as a key
+        if (append_token_bytes(d_, t.text, buffer_) && base.find(buffer_) != no_token && base.find(t.text) != no_token)
           malformed({"added_tokens: expected the id of the vocabulary for '", shortened(t.text), "', got ", t.id});
         list.add(d_.byte_level ? std::string_view(t.text) : bytes_of(t.text), t.id, token_kind::added, false);
       } else if (base.bytes(t.id) != bytes_of(t.text) && base.bytes(t.id) != t.text) {

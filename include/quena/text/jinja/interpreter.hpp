@@ -173,7 +173,7 @@ class interpreter {
         case stmt_kind::assign: assign(s->to, eval(*s->value, names), names); break;
         case stmt_kind::assign_block: assign(s->to, filtered_block(*s, names), names); break;
         case stmt_kind::filter_block: out.put(filtered_block(*s, names)); break;
-        case stmt_kind::with: with(*s, names, out); break;
+        case stmt_kind::with: f = with(*s, names, out); break;
         case stmt_kind::macro: store(*names, s->to.symbol, rt_.own<macro_object>(*this, *s, names)); break;
         case stmt_kind::call_block: out.put(call_block(*s, names)); break;
         case stmt_kind::scope: exec(s->body, inner(names), out); break;
@@ -238,10 +238,10 @@ class interpreter {
     return v;
   }
 
-  void with(const stmt& s, const scope_pointer& names, sink& out) {
+  flow with(const stmt& s, const scope_pointer& names, sink& out) {
     const scope_pointer body = inner(names);
     for (const auto& [to, e] : s.bindings) assign(to, eval(*e, names), body);
-    exec(s.body, body, out);
+    return exec(s.body, body, out);
   }
 
   value call_block(const stmt& s, const scope_pointer& names) {
