@@ -58,7 +58,8 @@ std::vector<float> values(const gguf_tensor& t) {
 TEST_CASE("gguf writer: matrices change their type, the rest stays") {
   const std::vector<std::byte> bytes = small_file();
   const gguf_file source = gguf_file::from_memory(bytes);
-  for (const auto& [type, number] : {std::pair{dtype::f32, 0u}, {dtype::f16, 1u}, {dtype::bf16, 32u}, {dtype::q8_0, 7u}, {dtype::q4_0, 2u}}) {
+  for (const auto& [stored, number] : {std::pair{dtype::f32, 0u}, {dtype::f16, 1u}, {dtype::bf16, 32u}, {dtype::q8_0, 7u}, {dtype::q4_0, 2u}}) {
+    const dtype type = stored;  // clang 14 captures no structured binding
     CAPTURE(dtype_name(type));
     const std::vector<std::byte> out = written(source, type);
     const gguf_file file = gguf_file::from_memory(out);
