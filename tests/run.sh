@@ -104,7 +104,8 @@ if [ "$quick" = no ]; then
     for isa in portable avx2 avx512; do stage "isa-$isa" with_isa "$isa"; done
     have qemu-x86_64 nehalem haswell && { stage nehalem emulated Nehalem; stage haswell emulated Haswell; }
   fi
-  stage asan build_and_test asan -L 'fast|slow'
+  stage asan build_and_test asan -L fast
+  stage asan-slow ctest --preset asan -L slow
   stage tsan build_and_test tsan -L fast
   have aarch64-linux-gnu-g++ aarch64 && have qemu-aarch64 aarch64 && stage aarch64 build_and_test aarch64 -L fast
   have x86_64-w64-mingw32-g++-posix mingw && stage mingw build mingw
