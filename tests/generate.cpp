@@ -149,6 +149,14 @@ TEST_CASE("chat: needs a template; a model without one still generates") {
   CHECK_THROWS_WITH_AS(chat<cpu>{stories()}, "[chat] expected a model with a chat template, got one without", error);
 }
 
+TEST_CASE("chat: a template that cannot be read is refused by chat alone, with its line") {
+  llm<cpu> source = load(quena_test::source_dir() + "/examples/data/stories260K", {.threads = 1, .context = 64});
+  source.chat_template = "fine\n{% if %}";
+  CHECK(generate(source, "Once", {.max_tokens = 1}, [](std::string_view) {}).ids.size() == 1);
+  CHECK(quena_test::code_of([&] { chat<cpu>{source}; }) == errc::malformed);
+  CHECK_THROWS_WITH_AS(chat<cpu>{source}, doctest::Contains("line 2"), error);
+}
+
 TEST_CASE("golden: trained models of the reference data") {
   QUENA_NEEDS_FIXTURES(fixtures);
   const std::string folder = fixtures + "/psalter-1m";
@@ -175,7 +183,7 @@ TEST_CASE("golden: trained models of the reference data") {
   // The second turn reuses the cache; a fresh conversation with the same messages gives the same ids.
   const generate_result second = c.send("And what then?", [](std::string_view) {});
   std::vector<chat_message> messages(c.messages().begin(), c.messages().end() - 1);
-  const rendered_chat text = source.chat_template->render(messages, {.add_generation_prompt = true, .bos_token = source.bos_token, .eos_token = source.eos_token, .special_tokens = {}, .clock = {}});
+  const rendered_chat text = chat_template(*source.chat_template).render(messages, {.add_generation_prompt = true, .bos_token = source.bos_token, .eos_token = source.eos_token, .special_tokens = {}, .clock = {}});
   generation<cpu> fresh(source, source.tokenizer.encode_segments(text.segments(), false), {.max_tokens = talk["greedy_ids"].size(), .sampling = greedy()});
   CHECK(run(fresh, [](std::string_view) {}).ids == second.ids);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "generate.hpp"
+#include "text/chat_template.hpp"
 
 namespace quena::inline QUENA_ABI {
 
@@ -26,11 +27,9 @@ struct chat_options {
 template <backend B>
 class chat {
  public:
-  /// Errors   unsupported: the model has no chat template.
+  /// Errors   unsupported: the model has no chat template; malformed: it has one that cannot be read (which line, and why).
   explicit chat(const llm<B>& source, chat_options options = {})
-      : source_(&source), options_(std::move(options)), session_(source.model, source.cache) {
-    if (!source.chat_template)
-      fail(errc::unsupported, "chat", {"expected a model with a chat template, got one ", source.chat_template_error.empty() ? "without" : "that cannot be read: ", source.chat_template_error});
+      : source_(&source), options_(std::move(options)), template_(template_of(source)), session_(source.model, source.cache) {
     if (!options_.system.empty()) messages_.push_back({"system", options_.system});
   }
   chat(const chat&) = delete;
@@ -71,14 +70,19 @@ class chat {
   void clear() { messages_.resize(options_.system.empty() ? 0 : 1); }
 
  private:
+  [[nodiscard]] static chat_template template_of(const llm<B>& source) {
+    if (!source.chat_template) fail(errc::unsupported, "chat", "expected a model with a chat template, got one without");
+    return chat_template(*source.chat_template);
+  }
   [[nodiscard]] std::vector<token_id> prompt() const {
-    const rendered_chat text = source_->chat_template->render(
+    const rendered_chat text = template_.render(
         messages_, {.add_generation_prompt = true, .bos_token = source_->bos_token, .eos_token = source_->eos_token, .special_tokens = {}, .clock = options_.clock}, options_.variables_json);
     return source_->tokenizer.encode_segments(text.segments(), false);
   }
 
   const llm<B>* source_;
   chat_options options_;
+  chat_template template_;
   session<B> session_;
   std::vector<chat_message> messages_;
 };

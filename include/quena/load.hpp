@@ -15,7 +15,6 @@
 #include "model/generation_config.hpp"
 #include "model/llama.hpp"
 #include "sample/options.hpp"
-#include "text/chat_template.hpp"
 #include "text/tokenizer.hpp"
 
 namespace quena::inline QUENA_ABI {
@@ -34,12 +33,11 @@ template <backend B>
 struct llm {
   llama<B> model;
   quena::tokenizer tokenizer;
-  std::optional<quena::chat_template> chat_template;  ///< none: the files have none, or one that cannot be read
-  std::string chat_template_error;                    ///< why it cannot be read: such a model still generates, and chat() says this
-  std::string bos_token, eos_token;                   ///< as text, for the template
-  generation_defaults defaults;                       ///< of generation_config.json
-  std::vector<token_id> end_tokens;                   ///< the union of what all files name
-  kv_options cache;                                   ///< what a session of this llm gets
+  std::optional<std::string> chat_template;  ///< as the files have it. chat compiles it: a program that only completes texts holds no Jinja
+  std::string bos_token, eos_token;          ///< as text, for the template
+  generation_defaults defaults;              ///< of generation_config.json
+  std::vector<token_id> end_tokens;          ///< the union of what all files name
+  kv_options cache;                          ///< what a session of this llm gets
 };
 
 /// The model's own sampling settings: generation_config.json where it speaks; greedy where it says do_sample: false or nothing.
@@ -68,13 +66,7 @@ template <backend B>
   check_finite(files);
   quena::tokenizer tokenizer = quena::tokenizer::open(files);
   generation_defaults defaults = read_generation_defaults(files);
-  std::optional<quena::chat_template> chat;
-  std::string chat_error;
-  if (const std::optional<std::string> source = read_chat_template(files)) try {
-      chat.emplace(*source);
-    } catch (const error& e) {
-      chat_error = e.what();
-    }
+  std::optional<std::string> chat = read_chat_template(files);
 
   weight_options weights{.format = options.format, .context = options.context, .progress = {}};
   if (options.progress)
@@ -89,7 +81,7 @@ template <backend B>
   if (options.log)
     options.log("loaded " + std::string(path) + ": " + std::to_string(model.config().n_layers) + " layers, " + std::string(format_name(model.weights().stored)) +
                 " weights of " + std::to_string(model.weights().n_bytes() >> 20) + " MiB on backend " + std::string(model.backend().name()));
-  return {std::move(model), std::move(tokenizer), std::move(chat), std::move(chat_error), std::move(bos), std::move(eos), std::move(defaults), std::move(end_tokens),
+  return {std::move(model), std::move(tokenizer), std::move(chat), std::move(bos), std::move(eos), std::move(defaults), std::move(end_tokens),
           {.max_positions = options.context, .max_sequences = 1, .page_size = 16, .n_pages = 0, .cell = options.kv}};
 }
 

@@ -50,9 +50,9 @@ inline constexpr std::uint64_t unit_weight = std::uint64_t{1} << 40;
 namespace detail {
 
 /// The last member of the shortest prefix of rank order whose measure reaches `target`; the last of all when none does.
-/// `measure` gives each candidate a number (1 for top-k, its weight for top-p). Linear time but for the final handful.
-template <class Measure>
-candidate prefix_end(std::span<const candidate> list, std::uint64_t target, Measure measure, std::vector<candidate>& pool) {
+/// A candidate's measure is its weight, or 1 where candidates are `counted` (top-k). Linear time but for the final handful.
+inline candidate prefix_end(std::span<const candidate> list, std::uint64_t target, bool counted, std::vector<candidate>& pool) {
+  const auto measure = [counted](const candidate& c) { return counted ? 1 : c.weight; };
   constexpr std::size_t n_bins = 512;
   constexpr std::ptrdiff_t few = 48;  // below it a sort is cheaper than another selection
   const auto before = [](const candidate& a, const candidate& b) { return a.ranks_before(b); };
@@ -119,8 +119,7 @@ inline std::uint64_t share_of(float share, std::uint64_t total) noexcept {
 /// Keeps the k candidates that rank first. Requires list not empty, k >= 1, rank == logit.
 inline void keep_top_k(std::vector<candidate>& list, std::size_t k, std::vector<candidate>& pool) {
   if (list.size() <= k) return;
-  const candidate last = detail::prefix_end(
-      list, k, [](const candidate&) { return std::uint64_t{1}; }, pool);
+  const candidate last = detail::prefix_end(list, k, true, pool);
   detail::drop_behind(list, last);
 }
 
@@ -129,8 +128,7 @@ inline void keep_top_k(std::vector<candidate>& list, std::size_t k, std::vector<
 /// the prefix, but may lack tokens behind it.
 /// Source   Holtzman et al. 2019, arXiv:1904.09751 (nucleus sampling).
 inline void keep_top_p(std::vector<candidate>& list, float top_p, std::uint64_t total, std::vector<candidate>& pool) {
-  const candidate last = detail::prefix_end(
-      list, detail::share_of(top_p, total), [](const candidate& c) { return c.weight; }, pool);
+  const candidate last = detail::prefix_end(list, detail::share_of(top_p, total), false, pool);
   detail::drop_behind(list, last);
 }
 
@@ -154,8 +152,7 @@ inline void keep_typical(std::vector<candidate>& list, float typical_p, float gr
   for (const candidate& c : list) expected += static_cast<double>(c.weight) * x_of(c);
   expected /= static_cast<double>(total);
   for (candidate& c : list) c.rank = -static_cast<float>(std::abs(x_of(c) - expected));
-  const candidate last = detail::prefix_end(
-      list, detail::share_of(typical_p, total), [](const candidate& c) { return c.weight; }, pool);
+  const candidate last = detail::prefix_end(list, detail::share_of(typical_p, total), false, pool);
   detail::drop_behind(list, last);
 }
 
