@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "backend/cpu/cpu.hpp"
 #include "io/checkpoint.hpp"
+#include "model/artifact.hpp"
 #include "model/generation_config.hpp"
 #include "model/llama.hpp"
 #include "sample/options.hpp"
@@ -24,6 +26,9 @@ struct load_options {
   int threads = 0;               ///< 0: one per core; for the default backend only
   std::size_t context = 0;       ///< longest sequence; 0: the model's max_position_embeddings, 4096 at most
   std::optional<dtype> kv = {};  ///< cache cells f32, f16 or bf16; none: f32 for a model in f32, f16 otherwise
+  /// Where loaded checkpoints are kept as artifacts, so that the next load of the same one has nothing to do; empty: nowhere. The folder
+  /// is made if need be; old artifacts are not removed. A cache that cannot be read or written only makes loading slower (log says why).
+  std::string cache_dir = {};
   std::function<void(double fraction)> progress = {};   ///< called while weights load, up to 1
   std::function<void(std::string_view line)> log = {};  ///< what was loaded and how; silent without it
 };
@@ -57,12 +62,10 @@ template <backend B>
   return sampling_defaults(source.defaults);
 }
 
-/// Loads a Hugging Face folder or a GGUF file onto a backend.
-/// Errors   io, malformed, unsupported: which file, what was expected and what came; out_of_memory.
-/// Cost     one read of the weights, packed in parallel; memory: the packed weights, and less than one tensor for a while.
+namespace detail {
+
 template <backend B>
-[[nodiscard]] llm<B> load(std::string_view path, const load_options& options, B b) {
-  const checkpoint files = checkpoint::open(path);
+llm<B> load_files(const checkpoint& files, const load_options& options, std::shared_ptr<const B> b) {
   check_finite(files);
   quena::tokenizer tokenizer = quena::tokenizer::open(files);
   generation_defaults defaults = read_generation_defaults(files);
@@ -79,10 +82,49 @@ template <backend B>
   const auto text_of = [&](std::optional<token_id> id) { return id ? std::string(tokenizer.token_bytes(*id)) : std::string(); };
   std::string bos = text_of(tokenizer.bos_id()), eos = text_of(tokenizer.eos_ids().empty() ? std::nullopt : std::optional(tokenizer.eos_ids().front()));
   if (options.log)
-    options.log("loaded " + std::string(path) + ": " + std::to_string(model.config().n_layers) + " layers, " + std::string(format_name(model.weights().stored)) +
+    options.log("loaded " + files.path() + ": " + std::to_string(model.config().n_layers) + " layers, " + std::string(format_name(model.weights().stored)) +
                 " weights of " + std::to_string(model.weights().n_bytes() >> 20) + " MiB on backend " + std::string(model.backend().name()));
   return {std::move(model), std::move(tokenizer), std::move(chat), std::move(bos), std::move(eos), std::move(defaults), std::move(end_tokens),
           {.max_positions = options.context, .max_sequences = 1, .page_size = 16, .n_pages = 0, .cell = options.kv}};
+}
+
+template <packing_backend B>
+llm<B> load_cached(const checkpoint& files, const load_options& options, const std::shared_ptr<const B>& b) {
+  const auto log = [&](std::string_view what, const std::string& why) {
+    if (options.log) options.log(std::string(what) + ": " + why);
+  };
+  const std::string cached = artifact_cache_path(options.cache_dir, files, options.format, B::packed_form);
+  if (kind_of_path(cached) == path_kind::file) try {
+      return load_files(checkpoint::open(cached), options, b);
+    } catch (const error& e) {
+      if (e.code() == errc::out_of_memory) throw;
+      log("the cache cannot be used", e.what());
+    }
+  llm<B> source = load_files(files, options, b);
+  try {
+    make_folder(options.cache_dir);
+    output_file out(cached);
+    write_artifact(files, source.model, out);
+    out.finish();
+  } catch (const error& e) {
+    log("the cache cannot be written", e.what());
+  }
+  return source;
+}
+
+}  // namespace detail
+
+/// Loads a Hugging Face folder, a GGUF file or an artifact onto a backend.
+/// Errors   io, malformed, unsupported: which file, what was expected and what came; out_of_memory.
+/// Cost     one read of the weights, packed in parallel; memory: the packed weights, and less than one tensor for a while. An artifact:
+///          one read for its hashes, in parallel, and no memory of its own.
+template <backend B>
+[[nodiscard]] llm<B> load(std::string_view path, const load_options& options, B b) {
+  const checkpoint files = checkpoint::open(path);
+  auto shared = std::make_shared<const B>(std::move(b));
+  if constexpr (packing_backend<B>)
+    if (!options.cache_dir.empty() && files.artifact() == nullptr) return detail::load_cached<B>(files, options, shared);
+  return detail::load_files<B>(files, options, std::move(shared));
 }
 
 /// The same on the CPU.

@@ -6,8 +6,10 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "../core/dtype.hpp"
 #include "../core/format.hpp"
@@ -51,6 +53,14 @@ struct matrix_source {
     if (bias.size != 0) dequantize_row(bias.type, bias.data + file_row(r) * block_bytes(bias.type), &value, 1);
     return value;
   }
+};
+
+/// A prepared matrix in a backend's own layout, as an artifact keeps it: a piece of memory that needs no more preparation.
+struct packed_part {
+  std::size_t rows = 0, cols = 0;  ///< of the product
+  std::string_view layout;         ///< the backend's name for how the numbers are kept
+  bool gate_up = false;
+  std::span<const std::byte> weights, bias;
 };
 
 /// The keys and values of a model: for each page, each layer, each KV head, `page_size` positions of `head_dim` cells.
@@ -142,6 +152,21 @@ concept backend = std::movable<B> && requires(const B b, typename B::stream& s, 
   b.copy_page(s, pool, page, page);
   b.read_page(s, const_pool, page, bytes);
   b.write_page(s, pool, page, const_bytes);
+};
+
+/// A backend whose prepared matrices can be written to a file and used from there without a copy.
+///   B::packed_form             names the layout and its version: matrices of another form are another backend's
+///   b.parts(m)                 a matrix's pieces, stacked by rows
+///   b.adopt(parts, keeper)     the matrix again, on memory that `keeper` keeps alive (null: the caller does)
+///   b.hash(bytes)              combined_hash() of their hash_pieces()
+/// Errors   malformed: an unknown layout, or sizes that do not match.
+template <class B>
+concept packing_backend = backend<B> && requires(const B b, const typename B::matrix& m, std::span<const packed_part> parts, std::shared_ptr<const void> keeper,
+                                                 std::span<const std::byte> bytes) {
+  { B::packed_form } -> std::convertible_to<std::string_view>;
+  { b.parts(m) } -> std::same_as<std::vector<packed_part>>;
+  { b.adopt(parts, keeper) } -> std::same_as<typename B::matrix>;
+  { b.hash(bytes) } -> std::same_as<std::uint64_t>;
 };
 
 }  // namespace quena::inline QUENA_ABI

@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <limits>
+#include <memory>
 #include <new>
-#include <string>
+#include <span>
 #include <utility>
 
 #if defined(__linux__)
@@ -53,6 +54,34 @@ class aligned_buffer {
 
   std::byte* data_ = nullptr;
   std::size_t n_bytes_ = 0;
+};
+
+/// Bytes that are only read once they are complete: its own, or a part of something that is kept alive (a mapped file).
+class kept_bytes {
+ public:
+  kept_bytes() = default;
+  explicit kept_bytes(aligned_buffer own) noexcept : own_(std::move(own)), bytes_(own_.data(), own_.size()) {}
+  /// keeper: null if the caller keeps the bytes alive.
+  kept_bytes(std::span<const std::byte> bytes, std::shared_ptr<const void> keeper) noexcept : keeper_(std::move(keeper)), bytes_(bytes) {}
+  kept_bytes(kept_bytes&& other) noexcept : own_(std::move(other.own_)), keeper_(std::move(other.keeper_)), bytes_(std::exchange(other.bytes_, {})) {}
+  kept_bytes& operator=(kept_bytes&& other) noexcept {
+    std::swap(own_, other.own_);
+    std::swap(keeper_, other.keeper_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~kept_bytes() = default;
+
+  [[nodiscard]] const std::byte* data() const noexcept { return bytes_.data(); }
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_.size(); }
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  /// Where to write its own bytes; null if they are another's.
+  [[nodiscard]] std::byte* own() noexcept { return own_.data(); }
+
+ private:
+  aligned_buffer own_;
+  std::shared_ptr<const void> keeper_;
+  std::span<const std::byte> bytes_;
 };
 
 }  // namespace quena::inline QUENA_ABI

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// One view over the two kinds of checkpoints: a Hugging Face folder and a GGUF file.
+// One view over all kinds of models on disk: a Hugging Face folder, a GGUF file, or an artifact made of one of them.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,12 @@
 
 #include "../core/dtype.hpp"
 #include "../core/error.hpp"
+#include "artifact.hpp"
 #include "file_system.hpp"
 #include "gguf.hpp"
 #include "gguf_names.hpp"
 #include "json.hpp"
+#include "json_fields.hpp"
 #include "mapped_file.hpp"
 #include "safetensors.hpp"
 #include "sort_by_name.hpp"
@@ -30,7 +32,7 @@ struct checkpoint_tensor {
   std::string name;                         ///< as in Hugging Face folders, for GGUF files too
   dtype type = dtype::f32;
   std::vector<std::size_t> shape;           ///< slowest first: [out_features, in_features]
-  std::span<const std::byte> data;
+  std::span<const std::byte> data;          ///< empty for an artifact's matrices, which are there in packed form only
   std::string file;                         ///< name of the file that holds it, without the folder
   std::size_t interleaved_head_dim = 0;     ///< 0: rows as in Hugging Face folders. GGUF's q and k: head_dim, the rows of a head
                                             ///< are permuted so that rotary pairs are neighbours (2i, 2i + 1) instead of halves
@@ -53,6 +55,7 @@ struct checkpoint_options {
 ///
 /// Open     Hugging Face folder: config.json, and model.safetensors or model.safetensors.index.json with its shards
 ///          GGUF: the file, or a folder that holds exactly one of them and no config.json
+///          artifact (artifact.hpp): the file. is_gguf() says what it was made of
 /// Errors   io: something is absent or unreadable; malformed; unsupported: pickled weights, GGUF in several parts, other models
 class checkpoint {
  public:
@@ -60,7 +63,11 @@ class checkpoint {
     switch (kind_of_path(path)) {
       case path_kind::absent: fail(errc::io, "load", "expected a model folder or a .gguf file, found nothing there", path);
       case path_kind::other: fail(errc::io, "load", "expected a model folder or a .gguf file, got a device, pipe or socket", path);
-      case path_kind::file: return from_gguf(path, gguf_file::open(checked_gguf_path(path)), options);
+      case path_kind::file: {
+        mapped_file file = mapped_file::open(checked_gguf_path(path));
+        if (artifact_file::is_one(file.bytes())) return from_artifact(path, artifact_file::from_mapped(std::move(file)), options);
+        return from_gguf(path, gguf_file::from_mapped(std::move(file)), options);
+      }
       case path_kind::folder: break;
     }
     if (kind_of_path(join_path(path, "config.json")) == path_kind::absent && kind_of_path(join_path(path, "tokenizer.json")) == path_kind::absent) {
@@ -75,9 +82,11 @@ class checkpoint {
     return c;
   }
 
-  /// A GGUF file in the caller's memory, which must outlive the checkpoint and stay unchanged.
-  static checkpoint from_memory(std::span<const std::byte> gguf, std::string_view name = "memory", checkpoint_options options = {}) {
-    return from_gguf(name, gguf_file::from_memory(gguf, name), options);
+  /// A GGUF file in the caller's memory, which must outlive the checkpoint and stay unchanged; or an artifact, which must outlive the
+  /// model as well.
+  static checkpoint from_memory(std::span<const std::byte> file, std::string_view name = "memory", checkpoint_options options = {}) {
+    if (artifact_file::is_one(file)) return from_artifact(name, artifact_file::from_memory(file, name), options);
+    return from_gguf(name, gguf_file::from_memory(file, name), options);
   }
 
   /// A Hugging Face folder in the caller's memory (at least config.json and model.safetensors, or the index and its shards), which
@@ -92,6 +101,9 @@ class checkpoint {
   }
 
   [[nodiscard]] bool is_gguf() const noexcept { return gguf_.has_value(); }
+  /// What holds the matrices in packed form; null if this is not an artifact. manifest() says what they mean.
+  [[nodiscard]] const artifact_file* artifact() const noexcept { return artifact_ ? &*artifact_ : nullptr; }
+  [[nodiscard]] const json& manifest() const noexcept { return manifest_; }
   /// The GGUF file itself; only if is_gguf().
   [[nodiscard]] const gguf_file& gguf() const {
     if (!gguf_) fail(errc::invalid_argument, "load", "expected a GGUF file, got a Hugging Face folder", path_);
@@ -166,6 +178,53 @@ class checkpoint {
       checkpoint_tensor out{hugging_face_name(t.name), t.type, {t.dims.rbegin(), t.dims.rend()}, t.data, name, 0};
       if (out.name.find(".self_attn.q_proj.") != out.name.npos || out.name.find(".self_attn.k_proj.") != out.name.npos)
         out.interleaved_head_dim = static_cast<std::size_t>(head_dim);
+      tensors_.push_back(std::move(out));
+    }
+    sort_tensors();
+  }
+
+  // ---- artifact
+
+  static checkpoint from_artifact(std::string_view path, artifact_file file, checkpoint_options options) {
+    checkpoint c;
+    c.path_ = path;
+    c.artifact_ = std::move(file);
+    c.read_artifact(options);
+    return c;
+  }
+
+  void read_artifact(checkpoint_options options) {
+    constexpr std::string_view files = "files/", packed = "packed/", padding = "padding/", manifest = "manifest.json";
+    std::vector<checkpoint_tensor> plain;
+    std::optional<std::span<const std::byte>> gguf;
+    for (const safetensors_tensor& t : artifact_->tensors()) {
+      if (t.name.starts_with(files)) {
+        if (t.name == "files/model.gguf") gguf = t.data;
+        else in_memory_.emplace(t.name.substr(files.size()), t.data);
+      } else if (!t.name.starts_with(packed) && !t.name.starts_with(padding) && t.name != manifest) {
+        plain.push_back({t.name, t.type, t.shape, t.data, path_, 0});
+      }
+    }
+    if (gguf) gguf_ = gguf_file::from_memory(*gguf, path_);
+    const auto text = artifact_->find(manifest);
+    if (!text) fail(errc::malformed, "artifact", "expected a manifest.json, got none", path_);
+    manifest_ = parse_json({reinterpret_cast<const char*>(text->data()), text->size()}, "artifact", path_);
+    const json_fields fields(manifest_, "artifact", path_);
+    if (fields.need_integer("version", 1, 1u << 30) != 1) fields.wrong("version", "version 1", *fields.find("version"), errc::unsupported);
+    if (!gguf) read_folder({.weights = false, .allow_symlinks = false});
+    if (!options.weights) return;
+
+    tensors_ = std::move(plain);
+    const json* listed = fields.find("tensors");
+    if (listed == nullptr || !listed->is_array()) fail(errc::malformed, "artifact", "expected a list of tensors", path_);
+    for (const json& entry : *listed) {
+      const json_fields t(entry, "artifact", path_, "tensors.");
+      const std::string type = t.need("type", t.string("type"), "a type");
+      checkpoint_tensor out{t.need("name", t.string("name"), "a name"), dtype::f32, {static_cast<std::size_t>(t.need_integer("rows", 1, 1u << 30)), static_cast<std::size_t>(t.need_integer("cols", 1, 1u << 30))}, {}, path_, 0};
+      std::size_t d = 0;
+      while (d < n_dtypes && dtype_name(static_cast<dtype>(d)) != type) ++d;
+      if (d == n_dtypes) t.wrong("type", "a tensor's type", *t.find("type"));
+      out.type = static_cast<dtype>(d);
       tensors_.push_back(std::move(out));
     }
     sort_tensors();
@@ -269,6 +328,8 @@ class checkpoint {
   std::string path_;
   bool on_disk_ = false;
   std::map<std::string, std::span<const std::byte>, std::less<>> in_memory_;
+  std::optional<artifact_file> artifact_;
+  json manifest_;
   std::optional<gguf_file> gguf_;
   json config_;
   std::vector<safetensors_file> shards_;

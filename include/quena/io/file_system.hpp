@@ -16,6 +16,7 @@
 #include <sys/types.h>
 
 #ifdef _WIN32
+#include <direct.h>
 #include <io.h>
 // Declared here because <windows.h> would leave its macros in every program that includes us.
 extern "C" __declspec(dllimport) unsigned long __stdcall GetFileAttributesW(const wchar_t* path);
@@ -84,6 +85,7 @@ inline std::string narrow(const wchar_t* s) {
 using native_stat = struct _stat64;
 inline int stat_path(const std::string& path, native_stat& s) { return _wstat64(widen(path).c_str(), &s); }
 inline int stat_handle(int fd, native_stat& s) { return _fstat64(fd, &s); }
+inline int make_directory(const std::string& path) { return _wmkdir(widen(path).c_str()); }
 inline int open_read_only(const std::string& path) { return _wopen(widen(path).c_str(), _O_RDONLY | _O_BINARY | _O_NOINHERIT); }
 inline void close_handle(int fd) { _close(fd); }
 inline bool is_folder(const native_stat& s) { return (s.st_mode & _S_IFMT) == _S_IFDIR; }
@@ -92,6 +94,7 @@ inline bool is_plain_file(const native_stat& s) { return (s.st_mode & _S_IFMT) =
 using native_stat = struct stat;
 inline int stat_path(const std::string& path, native_stat& s) { return ::stat(path.c_str(), &s); }
 inline int stat_handle(int fd, native_stat& s) { return ::fstat(fd, &s); }
+inline int make_directory(const std::string& path) { return ::mkdir(path.c_str(), 0777); }
 // O_NONBLOCK: opening a named pipe without a writer would wait for ever; it means nothing for plain files.
 inline int open_read_only(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
 inline void close_handle(int fd) { ::close(fd); }
@@ -127,6 +130,28 @@ inline std::string resolved(const std::string& path) {
 #endif
   if (detail::stat_path(p, s) != 0) return path_kind::absent;
   return detail::is_folder(s) ? path_kind::folder : detail::is_plain_file(s) ? path_kind::file : path_kind::other;
+}
+
+/// What changes when a file is written: its size and the time, in the system's units.
+struct file_stamp {
+  std::uint64_t size = 0, changed = 0;
+};
+[[nodiscard]] inline file_stamp stamp_of(std::string_view path) {
+  detail::native_stat s;
+  if (detail::stat_path(std::string(path), s) != 0) return {};
+#if defined(__linux__)
+  const auto changed = static_cast<std::uint64_t>(s.st_mtim.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(s.st_mtim.tv_nsec);
+#else
+  const auto changed = static_cast<std::uint64_t>(s.st_mtime);
+#endif
+  return {static_cast<std::uint64_t>(s.st_size), changed};
+}
+
+/// Makes a folder, if it is not there.
+/// Errors   io.
+inline void make_folder(std::string_view path) {
+  if (kind_of_path(path) == path_kind::folder) return;
+  if (detail::make_directory(std::string(path)) != 0 && errno != EEXIST) fail(errc::io, "write", {"cannot make the folder: ", detail::system_message(errno)}, path);
 }
 
 /// folder + separator + name.

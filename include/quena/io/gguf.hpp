@@ -133,9 +133,10 @@ class gguf_file {
  public:
   /// Errors   io; malformed: cut short, counts or offsets outside the file, duplicate keys or tensors, bad alignment, …;
   ///          unsupported: version 1 or unknown, big-endian, a tensor type we don't read.
-  static gguf_file open(std::string_view path) {
-    mapped_file file = mapped_file::open(path);
-    gguf_file g(file.bytes(), std::string(path));
+  static gguf_file open(std::string_view path) { return from_mapped(mapped_file::open(path)); }
+
+  static gguf_file from_mapped(mapped_file file) {
+    gguf_file g(file.bytes(), file.path());
     g.mapped_ = std::move(file);
     return g;
   }

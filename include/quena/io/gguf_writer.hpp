@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -49,6 +50,39 @@ class gguf_head {
   std::vector<std::byte> bytes_;
 };
 
+/// Adds the head up to the tensors' records: metadata as in `source`, but for general.file_type where one is given.
+inline void add_gguf_metadata(gguf_head& head, const gguf_file& source, std::size_t n_tensors, std::optional<std::uint32_t> file_type) {
+  constexpr std::string_view version_key = "general.quantization_version";
+  bool has_version = source.has(version_key) || !file_type;
+  head.raw(std::as_bytes(std::span("GGUF", 4)));
+  head.number(std::uint32_t{3});
+  head.number(static_cast<std::uint64_t>(n_tensors));
+  head.number(static_cast<std::uint64_t>(source.values().size() + (has_version ? 0 : 1)));
+  const auto add_version = [&] { head.text(version_key), head.number(static_cast<std::uint32_t>(gguf_type::u32)), head.number(std::uint32_t{2}), has_version = true; };
+  for (const gguf_value& v : source.values()) {  // sorted
+    if (!has_version && v.key > version_key) add_version();
+    head.text(v.key);
+    head.number(static_cast<std::uint32_t>(v.type));
+    if (v.type == gguf_type::array) head.number(static_cast<std::uint32_t>(v.element)), head.number(v.count);
+    if (file_type && v.key == "general.file_type" && v.type == gguf_type::u32) {
+      head.number(*file_type);
+    } else if (v.type == gguf_type::string) {
+      head.text(source.get_string(v.key));
+    } else {
+      head.raw(v.bytes);
+    }
+  }
+  if (!has_version) add_version();
+}
+
+/// A GGUF file with the metadata of `source` and no tensors.
+inline gguf_head gguf_metadata(const gguf_file& source) {
+  gguf_head head;
+  add_gguf_metadata(head, source, 0, std::nullopt);
+  head.pad_to(source.alignment());
+  return head;
+}
+
 }  // namespace detail
 
 /// Receives the bytes of a file in their order; throws what it likes.
@@ -68,27 +102,8 @@ inline void write_gguf(const gguf_file& source, dtype type, const byte_sink& sin
   const std::size_t alignment = source.alignment();
 
   detail::gguf_head head;
-  head.raw(std::as_bytes(std::span("GGUF", 4)));
-  head.number(std::uint32_t{3});
-  head.number(static_cast<std::uint64_t>(source.tensors().size()));
-  constexpr std::string_view version_key = "general.quantization_version";
-  bool has_version = source.has(version_key);
-  head.number(static_cast<std::uint64_t>(source.values().size() + (has_version ? 0 : 1)));
-  const auto add_version = [&] { head.text(version_key), head.number(static_cast<std::uint32_t>(gguf_type::u32)), head.number(std::uint32_t{2}), has_version = true; };
-  for (const gguf_value& v : source.values()) {  // sorted
-    if (!has_version && v.key > version_key) add_version();
-    head.text(v.key);
-    head.number(static_cast<std::uint32_t>(v.type));
-    if (v.type == gguf_type::array) head.number(static_cast<std::uint32_t>(v.element)), head.number(v.count);
-    if (v.key == "general.file_type" && v.type == gguf_type::u32) {
-      head.number(std::uint32_t{type == dtype::f32 ? 0u : type == dtype::f16 ? 1u : type == dtype::q4_0 ? 2u : type == dtype::q8_0 ? 7u : 32u});
-    } else if (v.type == gguf_type::string) {
-      head.text(source.get_string(v.key));
-    } else {
-      head.raw(v.bytes);
-    }
-  }
-  if (!has_version) add_version();
+  const std::uint32_t file_type = type == dtype::f32 ? 0 : type == dtype::f16 ? 1 : type == dtype::q4_0 ? 2 : type == dtype::q8_0 ? 7 : 32;
+  detail::add_gguf_metadata(head, source, source.tensors().size(), file_type);
   std::uint64_t offset = 0;
   for (const gguf_tensor& t : source.tensors()) {
     head.text(t.name);

@@ -35,8 +35,10 @@ class llama {
   /// Reads and packs the weights.
   /// Errors   malformed, unsupported: the checkpoint does not hold this architecture, with the tensor's name; out_of_memory.
   /// Cost     each weight is read once; memory: the packed weights and less than one tensor more.
-  llama(const checkpoint& files, B b, const weight_options& options = {})
-      : backend_(std::make_shared<const B>(std::move(b))), config_(read_config(files)), weights_(load_weights(files, config_, *backend_, options)) {}
+  llama(const checkpoint& files, B b, const weight_options& options = {}) : llama(files, std::make_shared<const B>(std::move(b)), options) {}
+  /// The same on a backend that others use, too.
+  llama(const checkpoint& files, std::shared_ptr<const B> b, const weight_options& options = {})
+      : backend_(std::move(b)), config_(read_config(files)), weights_(load_weights(files, config_, *backend_, options)) {}
 
   [[nodiscard]] const llama_config& config() const noexcept { return config_; }
   [[nodiscard]] const B& backend() const noexcept { return *backend_; }

@@ -12,6 +12,7 @@
 #include "../backend/backend.hpp"
 #include "../io/checkpoint.hpp"
 #include "config.hpp"
+#include "packed_weights.hpp"
 #include "rope.hpp"
 #include "weights.hpp"
 
@@ -44,6 +45,23 @@ struct layer_weights {
 };
 
 template <backend B>
+struct llama_weights;
+
+/// f(name, matrix) for every matrix, in the order of loading. A name is the modules that are stacked in it: as in an artifact.
+template <class Weights, class F>
+void for_each_matrix(Weights& w, F&& f) {
+  f(std::string("model.embed_tokens"), w.embed_tokens);
+  if (w.lm_head) f(std::string("lm_head"), *w.lm_head);
+  for (std::size_t l = 0; l < w.layers.size(); ++l) {
+    const std::string layer = "model.layers." + std::to_string(l) + ".";
+    f(layer + "self_attn.q_proj+k_proj+v_proj", w.layers[l].qkv_proj);
+    f(layer + "self_attn.o_proj", w.layers[l].o_proj);
+    f(layer + "mlp.gate_proj+up_proj", w.layers[l].gate_up_proj);
+    f(layer + "mlp.down_proj", w.layers[l].down_proj);
+  }
+}
+
+template <backend B>
 struct llama_weights {
   format stored = format::f32;             // see stored_format()
   rope_table rope;
@@ -55,20 +73,26 @@ struct llama_weights {
   [[nodiscard]] const typename B::matrix& output() const noexcept { return lm_head ? *lm_head : embed_tokens; }
   /// Bytes of all matrices; those that a decode step reads are all but an untied embedding.
   [[nodiscard]] std::size_t n_bytes() const noexcept {
-    std::size_t n = embed_tokens.n_bytes() + (lm_head ? lm_head->n_bytes() : 0);
-    for (const layer_weights<B>& w : layers) n += w.qkv_proj.n_bytes() + w.o_proj.n_bytes() + w.gate_up_proj.n_bytes() + w.down_proj.n_bytes();
+    std::size_t n = 0;
+    for_each_matrix(*this, [&](const std::string&, const typename B::matrix& m) { n += m.n_bytes(); });
     return n;
   }
   [[nodiscard]] std::size_t decode_bytes() const noexcept { return n_bytes() - (lm_head ? embed_tokens.n_bytes() : 0); }
 };
 
-/// Hands every tensor of the checkpoint to the backend, and lets go of each one's pages in the file as soon as it is packed.
-/// Errors   malformed: a tensor is missing or has another shape than the config says, with name, shapes and file.
+/// Hands every tensor of the checkpoint to the backend, and lets go of each one's pages in the file as soon as it is packed. An
+/// artifact's matrices are used where they are, once their hashes have been checked.
+/// Errors   malformed: a tensor is missing or has another shape than the config says, with name, shapes and file; an altered artifact;
+///          unsupported: an artifact of another backend or in another format than was asked for.
 template <backend B>
 llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, const B& b, const weight_options& o) {
   check_tensors(files, c);
+  const artifact_file* const artifact = files.artifact();
+  format stored = stored_format(o.format, files.find("model.embed_tokens.weight")->type);
+  if (artifact != nullptr) stored = detail::artifact_format<B>(files, o.format);
   std::size_t done = 0, total = 0;
-  for (const checkpoint_tensor& t : files.tensors()) total += t.data.size();
+  if (artifact != nullptr) for (const safetensors_tensor& t : artifact->tensors()) total += t.data.size();
+  else for (const checkpoint_tensor& t : files.tensors()) total += t.data.size();
 
   const auto vector = [&](const std::string& name) { return b.prepare_vector(as_vector(*files.find(name))); };
   // Modules are named by a prefix and their names behind it.
@@ -87,7 +111,35 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
     }
     if (o.progress) o.progress(done, total);
   };
+  // An artifact's matrix of these modules, of which the first one's rows count for gate and up.
+  const auto adopted = [&](const std::string& prefix, names modules, bool gate_up) -> typename B::matrix {
+    if constexpr (packing_backend<B>) {
+      std::string name = prefix;
+      std::size_t rows = 0, cols = 0;
+      for (const std::string_view module : modules) {
+        name.append(rows == 0 ? "" : "+").append(module);
+        const checkpoint_tensor& t = *files.find(prefix + std::string(module) + ".weight");
+        rows = gate_up ? t.shape[0] : rows + t.shape[0], cols = t.shape[1];
+      }
+      const std::vector<packed_part> parts = detail::packed_parts(files, name, rows, cols, gate_up ? 1 : modules.size());
+      const auto check = [&](const std::string& part, std::span<const std::byte> bytes) {
+        artifact->check(part, b.hash(bytes));
+        done += bytes.size();
+      };
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        const std::string part = detail::part_name(name, i);
+        if (parts[i].gate_up != gate_up) fail(errc::malformed, "artifact", {name, ": expected ", (gate_up ? "a pair" : "one matrix"), ", got another"}, artifact->file());
+        check(part, parts[i].weights);
+        if (!parts[i].bias.empty()) check(part + "/bias", parts[i].bias);
+      }
+      if (o.progress) o.progress(done, total);
+      return b.adopt(parts, artifact->keeper());
+    } else {
+      fail(errc::unsupported, "load", {"expected a checkpoint: the backend ", b.name(), " reads no artifacts"}, files.path());
+    }
+  };
   const auto stacked = [&](const std::string& prefix, names modules) {
+    if (artifact != nullptr) return adopted(prefix, modules, false);
     std::vector<matrix_source> sources;
     for (const std::string_view name : modules) sources.push_back(source(prefix, name));
     typename B::matrix m = b.prepare(sources, o.format);
@@ -95,12 +147,13 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
     return m;
   };
   const auto gate_up = [&](const std::string& prefix, std::string_view gate, std::string_view up) {
+    if (artifact != nullptr) return adopted(prefix, {gate, up}, true);
     typename B::matrix m = b.prepare_gate_up(source(prefix, gate), source(prefix, up), o.format);
     finished(prefix, {gate, up});
     return m;
   };
 
-  llama_weights<B> w{.stored = stored_format(o.format, files.find("model.embed_tokens.weight")->type), .rope = rope_table(c.rope, c.head_dim, o.context), .embed_tokens = stacked("model.", {"embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
+  llama_weights<B> w{.stored = stored, .rope = rope_table(c.rope, c.head_dim, o.context), .embed_tokens = stacked("model.", {"embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
   // The largest matrices come first, while little is in memory: their part of the file is resident until they are packed.
   if (!c.tie_word_embeddings) w.lm_head = stacked("", {"lm_head"});
   w.layers.reserve(c.n_layers);

@@ -11,7 +11,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include "../../core/hash.hpp"
 #include "../backend.hpp"
 #include "dispatch.hpp"
 #include "executor.hpp"
@@ -114,6 +116,16 @@ class cpu {
   }
   [[nodiscard]] kv_pool make_kv_pool(const kv_shape& shape) const { return kv_pool(shape); }
 
+  /// Panels as in packing.hpp and code_layout.hpp: the same for every instruction set.
+  static constexpr std::string_view packed_form = "cpu-1";
+  [[nodiscard]] std::vector<packed_part> parts(const matrix& m) const;
+  [[nodiscard]] matrix adopt(std::span<const packed_part> parts, const std::shared_ptr<const void>& keeper) const;
+  [[nodiscard]] std::uint64_t hash(std::span<const std::byte> bytes) const {
+    std::vector<std::uint64_t> pieces(n_hash_pieces(bytes.size()));
+    split(pieces.size(), bytes.size(), [&](std::size_t first, std::size_t last, std::size_t) { hash_pieces(bytes, first, last, pieces); });
+    return combined_hash(pieces);
+  }
+
   void begin(stream&, const batch&) const noexcept {}
   void embed(stream&, const matrix& w, const batch& rows, tensor_view<float, 2> x) const;
   void rmsnorm(stream&, tensor_view<const float, 2> x, const vector& gain, float eps, tensor_view<float, 2> y) const;
@@ -188,5 +200,5 @@ class cpu {
 #include "operations.inl"
 
 namespace quena::inline QUENA_ABI {
-static_assert(backend<cpu>);
+static_assert(packing_backend<cpu>);
 }

@@ -41,7 +41,7 @@ class cpu_kernels {
       source.rows = n, source.data = reinterpret_cast<const std::byte*>(panel.data());
       cpu_matrix one = detail::empty_matrix("pack", {&source, 1}, detail::layout_of(source, f), false);
       detail::pack_panel(*table_, one, {&source, 1}, 0, scratch.data());
-      std::copy_n(one.weights.data(), one.weights.size(), m.weights.data() + p * one.weights.size());
+      std::copy_n(one.weights.data(), one.weights.size(), m.weights.own() + p * one.weights.size());
     }
     return m;
   }

@@ -43,6 +43,38 @@ inline cpu::matrix cpu::pack(matrix m, std::span<const matrix_source> sources) c
   return m;
 }
 
+inline std::vector<packed_part> cpu::parts(const matrix& m) const {
+  std::vector<packed_part> out;
+  for (const matrix* part = &m; part != nullptr; part = part->below.get())
+    out.push_back({part->own_rows(), part->cols, detail::layout_name(part->layout), part->gate_up, part->weights.bytes(), part->bias.bytes()});
+  return out;
+}
+
+inline cpu::matrix cpu::adopt(std::span<const packed_part> parts, const std::shared_ptr<const void>& keeper) const {
+  const auto bad = [](const error_message& what) { fail(errc::malformed, "adopt", what); };
+  if (parts.empty()) bad("expected a matrix, got no parts");
+  const packed_part& p = parts.front();
+  const std::optional<weight_layout> layout = detail::layout_named(p.layout);
+  if (!layout) bad({"expected a known layout, got ", detail::shortened(p.layout)});
+  matrix m;
+  m.rows = p.rows, m.cols = p.cols, m.layout = *layout, m.gate_up = p.gate_up;
+  const std::size_t cells = detail::n_cells(m, "adopt");
+  if (p.weights.size() != m.n_panels() * m.panel_bytes()) bad({"expected ", m.n_panels() * m.panel_bytes(), " bytes of weights, got ", p.weights.size()});
+  if (!p.bias.empty() && p.bias.size() != cells * sizeof(float)) bad({"expected ", cells * sizeof(float), " bytes of bias, got ", p.bias.size()});
+  const auto keep = [&](std::span<const std::byte> bytes) {
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % aligned_buffer::alignment == 0) return kept_bytes(bytes, keeper);
+    aligned_buffer copy(bytes.size());  // memory of the caller's that lies as it likes
+    std::memcpy(copy.data(), bytes.data(), bytes.size());
+    return kept_bytes(std::move(copy));
+  };
+  m.weights = keep(p.weights), m.bias = keep(p.bias);
+  if (parts.size() == 1) return m;
+  if (parts[1].cols != m.cols || m.gate_up || parts[1].gate_up) bad({"expected parts of one width, got ", m.cols, " and ", parts[1].cols, " columns"});
+  m.below = std::make_unique<matrix>(adopt(parts.subspan(1), keeper));
+  m.rows += m.below->rows;
+  return m;
+}
+
 inline void cpu::product(std::string_view where, stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y, detail::epilogue mode) const {
   check_product(where, w.rows, w.cols, x, y);
   if (w.gate_up != (mode == detail::epilogue::swiglu))

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,8 +35,8 @@ struct cpu_matrix {
   std::size_t rows = 0, cols = 0;  ///< of the product: for a gate-and-up pair those of one of the two
   weight_layout layout;
   bool gate_up = false;
-  aligned_buffer weights;
-  aligned_buffer bias;  ///< [n_panels * 32] of f32, or empty
+  kept_bytes weights;
+  kept_bytes bias;  ///< [n_panels * 32] of f32, or empty
   /// The rows after the first `rows - below->rows`, where stacked sources are kept in different ways.
   std::unique_ptr<cpu_matrix> below;
 
@@ -49,6 +50,27 @@ struct cpu_matrix {
 };
 
 namespace detail {
+
+/// f(name, layout) for every way to keep a matrix that an artifact may name, until one returns true.
+template <class F>
+void for_each_layout(F&& f) {
+  for (const dtype d : {dtype::f32, dtype::f16, dtype::bf16})
+    if (f(dtype_name(d), weight_layout{d})) return;
+  for (std::size_t i = 0; i < std::size(format_names); ++i)
+    if (const auto codes = codes_of(static_cast<format>(i)); codes && f(format_names[i], weight_layout{dtype::f32, codes})) return;
+  for (std::size_t i = 0; i < n_dtypes; ++i)
+    if (const auto codes = codes_of(static_cast<dtype>(i)); codes && f(dtype_name(static_cast<dtype>(i)), weight_layout{dtype::f32, codes})) return;
+}
+inline std::string_view layout_name(const weight_layout& layout) {
+  std::string_view found;
+  for_each_layout([&](std::string_view name, const weight_layout& l) { return l == layout ? found = name, true : false; });
+  return found;
+}
+inline std::optional<weight_layout> layout_named(std::string_view wanted) {
+  std::optional<weight_layout> found;
+  for_each_layout([&](std::string_view name, const weight_layout& l) { return name == wanted ? found = l, true : false; });
+  return found;
+}
 
 /// What `format` means for a source. automatic: as it is.
 inline weight_layout layout_of(const matrix_source& source, format f) noexcept {
@@ -101,7 +123,7 @@ template <class Cell>
 void pack_floats(const kernel_table& kernels, cpu_matrix& m, std::span<const matrix_source> sources, std::size_t p, std::byte* scratch) {
   float* const wide = reinterpret_cast<float*>(scratch);
   Cell* const strip = reinterpret_cast<Cell*>(scratch + pack_strip * sizeof(float));
-  Cell* to = reinterpret_cast<Cell*>(m.weights.data()) + p * m.cols * panel_rows;
+  Cell* to = reinterpret_cast<Cell*>(m.weights.own()) + p * m.cols * panel_rows;
   for (std::size_t k = 0; k < m.cols; k += pack_strip) {
     const std::size_t n = (std::min)(pack_strip, m.cols - k);
     for (std::size_t lane = 0; lane < panel_rows; ++lane) {
@@ -138,7 +160,7 @@ inline float peak_of(const source_row& from, std::size_t cols, float* wide) {
 inline void pack_codes(cpu_matrix& m, std::span<const matrix_source> sources, std::size_t p, std::byte* scratch) {
   float* const wide = reinterpret_cast<float*>(scratch);
   const code_format& f = *m.layout.codes;
-  std::byte* const panel = m.weights.data() + p * m.panel_bytes();
+  std::byte* const panel = m.weights.own() + p * m.panel_bytes();
   std::memset(panel, 0, m.panel_bytes());
   code_block block{};
   for (std::size_t lane = 0; lane < panel_rows; ++lane) {
@@ -168,6 +190,14 @@ inline void pack_panel(const kernel_table& kernels, cpu_matrix& m, std::span<con
   else pack_floats<float>(kernels, m, sources, p, scratch);
 }
 
+/// Output rows of all panels, padding included.
+/// Errors   out_of_memory: the matrix is larger than memory can be.
+inline std::size_t n_cells(const cpu_matrix& m, std::string_view where) {
+  const std::size_t cells = checked_product(m.n_panels(), panel_rows, where);
+  static_cast<void>(checked_product(checked_product(cells, m.cols, where), 2 * sizeof(float), where));  // so that panel_bytes() is exact
+  return cells;
+}
+
 /// Checks sources that are kept in one way and makes room; the panels are filled by the backend, in parallel.
 inline cpu_matrix empty_matrix(std::string_view where, std::span<const matrix_source> sources, const weight_layout& layout, bool gate_up) {
   cpu_matrix m;
@@ -189,12 +219,11 @@ inline cpu_matrix empty_matrix(std::string_view where, std::span<const matrix_so
       fail(errc::invalid_argument, where, {"expected gate and up of one shape, got ", sources[0].rows, " and ", sources[1].rows, " rows"});
     m.rows /= 2;
   }
-  const std::size_t cells = checked_product(m.n_panels(), panel_rows, where);
-  static_cast<void>(checked_product(checked_product(cells, m.cols, where), 2 * sizeof(float), where));  // so that panel_bytes() is exact
-  m.weights = aligned_buffer(m.n_panels() * m.panel_bytes());
+  const std::size_t cells = n_cells(m, where);
+  m.weights = kept_bytes(aligned_buffer(m.n_panels() * m.panel_bytes()));
   if (std::any_of(sources.begin(), sources.end(), [](const matrix_source& s) { return s.bias.size != 0; })) {
-    m.bias = aligned_buffer(cells * sizeof(float));
-    float* const bias = reinterpret_cast<float*>(m.bias.data());
+    m.bias = kept_bytes(aligned_buffer(cells * sizeof(float)));
+    float* const bias = reinterpret_cast<float*>(m.bias.own());
     for (std::size_t i = 0; i < cells; ++i) {
       const source_row from = panel_row(m, sources, i / panel_rows, i % panel_rows);
       bias[i] = from.source == nullptr ? 0.0f : from.source->bias_f32(from.row);

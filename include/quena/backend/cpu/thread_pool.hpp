@@ -19,11 +19,9 @@
 #if defined(__linux__)
 #include <sched.h>
 #endif
-#if defined(__unix__) || defined(__APPLE__)
-#include <unistd.h>
-#endif
 
 #include "../../core/error.hpp"
+#include "../../core/process.hpp"
 #include "target.hpp"
 
 namespace quena::inline QUENA_ABI {
@@ -47,14 +45,6 @@ inline void relax() noexcept {
   _mm_pause();
 #elif defined(__aarch64__)
   __asm__ volatile("yield");
-#endif
-}
-
-inline long process_id() noexcept {
-#if defined(__unix__) || defined(__APPLE__)
-  return static_cast<long>(::getpid());
-#else
-  return 0;
 #endif
 }
 

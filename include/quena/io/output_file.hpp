@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+// A file that is there once it is complete.
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "../core/error.hpp"
+#include "../core/process.hpp"
+#include "file_system.hpp"
+
+#ifdef _WIN32
+extern "C" __declspec(dllimport) int __stdcall MoveFileExW(const wchar_t* from, const wchar_t* to, unsigned long flags);
+#else
+#include <cstdio>
+#endif
+
+namespace quena::inline QUENA_ABI {
+
+namespace detail {
+
+#ifdef _WIN32
+inline int open_for_writing(const std::string& path) { return _wopen(widen(path).c_str(), _O_WRONLY | _O_CREAT | _O_TRUNC | _O_BINARY | _O_NOINHERIT, _S_IREAD | _S_IWRITE); }
+inline long long write_some(int fd, const std::byte* from, std::size_t n) { return _write(fd, from, static_cast<unsigned>(n)); }
+inline bool move_over(const std::string& from, const std::string& to) { return MoveFileExW(widen(from).c_str(), widen(to).c_str(), 1) != 0; }
+inline void remove_file(const std::string& path) noexcept { _wunlink(widen(path).c_str()); }
+#else
+inline int open_for_writing(const std::string& path) { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }
+inline long long write_some(int fd, const std::byte* from, std::size_t n) { return ::write(fd, from, n); }
+inline bool move_over(const std::string& from, const std::string& to) { return std::rename(from.c_str(), to.c_str()) == 0; }
+inline void remove_file(const std::string& path) noexcept { ::unlink(path.c_str()); }
+#endif
+
+}  // namespace detail
+
+/// Written beside its place, under a name of this process's own, and moved there by finish(): others see the old file or the whole new
+/// one. Without finish() nothing is left.
+class output_file {
+ public:
+  /// Errors   io: cannot be made.
+  explicit output_file(std::string_view path) : path_(path), partial_(path_ + "." + std::to_string(detail::process_id()) + ".part") {
+    detail::check_path(path);
+    fd_ = detail::open_for_writing(partial_);
+    if (fd_ < 0) failed("expected a file that can be made: ");
+  }
+  ~output_file() { discard(); }
+  output_file(const output_file&) = delete;
+  output_file& operator=(const output_file&) = delete;
+
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+
+  /// Errors   io: the disk is full, or another refusal of the system.
+  void write(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const long long n = detail::write_some(fd_, bytes.data(), (std::min)(bytes.size(), std::size_t{1} << 28));
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) failed("cannot write: ");
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+  }
+  void finish() {
+    detail::close_handle(std::exchange(fd_, -1));
+    if (!detail::move_over(partial_, path_)) {
+      const int code = errno;
+      detail::remove_file(partial_);
+      errno = code;
+      failed("cannot move the file to its place: ");
+    }
+  }
+
+ private:
+  void discard() noexcept {
+    if (fd_ < 0) return;
+    detail::close_handle(std::exchange(fd_, -1));
+    detail::remove_file(partial_);
+  }
+  [[noreturn]] void failed(std::string_view what) {
+    const int code = errno;
+    discard();
+    fail(errc::io, "write", {what, detail::system_message(code)}, path_);
+  }
+
+  std::string path_, partial_;
+  int fd_ = -1;
+};
+
+}  // namespace quena::inline QUENA_ABI
