@@ -98,13 +98,32 @@ class Usage(Case):
         self.refused("gnerate", "-m", MODEL, status=2, has="generate, chat")
 
     def test_quantize(self):
-        self.refused("quantize", "-m", MODEL, "--format", "q8_0", "-o", os.devnull, has="[")
-        self.refused("quantize", "-m", "nowhere.gguf", "--format", "q8_0", "-o", os.devnull, has="nowhere.gguf")
-        self.refused("quantize", "-m", "nowhere.gguf", "--format", "q9", "-o", os.devnull, has="expected f32, f16, bf16, q8_0 or q4_0, got q9")
+        gguf, artifact = self.folder / "x.gguf", self.folder / "x.quena"
+        self.refused("quantize", "-m", MODEL, "--format", "q8_0", "-o", gguf, has="[")
+        self.refused("quantize", "-m", "nowhere.gguf", "--format", "q8_0", "-o", gguf, has="nowhere.gguf")
+        self.refused("quantize", "-m", "nowhere.gguf", "--format", "q9", "-o", gguf, has="expected one of f32, f16, bf16, q8_0, q4_0 for a .gguf file, got q9")
+        self.refused("quantize", "-m", MODEL, "--format", "q8_0", "-o", artifact, has="expected auto, f32", status=2)
+        self.assertEqual(os.listdir(self.folder), [])
+        for name in ("auto", "int8"):
+            self.good("quantize", "-m", MODEL, "--format", name, "-o", artifact)
+            self.assertEqual(os.listdir(self.folder), ["x.quena"])
+            self.assertEqual(self.good("generate", "-m", artifact, "-p", "Once upon a time", "-n", 40, "--temp", 0),
+                             self.good("generate", "-m", MODEL, "--format", name, "-p", "Once upon a time", "-n", 40, "--temp", 0))
+        self.refused("generate", "-m", artifact, "--format", "int4", "-p", "x", has="expected format auto or int8")
+        self.refused("quantize", "-m", artifact, "--format", "int8", "-o", artifact, has="another file")
+        self.assertEqual(json.loads(self.good("inspect", "-m", artifact, "--json"))["container"], "artifact of safetensors")
+        damaged = bytearray(artifact.read_bytes())
+        damaged[-1000] ^= 1
+        artifact.write_bytes(damaged)
+        self.refused("generate", "-m", artifact, "-p", "x", has="damaged")
+        self.refused("inspect", "-m", artifact, has="damaged")
+        artifact.unlink()
+        self.good("logits", "-m", MODEL, "--ids", "1", "-o", os.devnull)
+        self.assertTrue(pathlib.Path(os.devnull).is_char_device())
         source, out = FIXTURES / "gguf" / "stories260K" / "stories260K-f32.gguf", self.folder / "q8.gguf"
         if source.exists():
             self.good("quantize", "-m", source, "--format", "q8_0", "-o", out)
-            self.assertEqual(os.listdir(self.folder), ["q8.gguf"])
+            self.assertEqual(os.listdir(self.folder), ["q8.gguf"])  # nothing half-written beside it
             self.assertLess(out.stat().st_size, source.stat().st_size * 0.7)
             self.assertEqual(self.good("generate", "-m", out, "-p", "Once upon a time", "-n", 8, "--temp", 0), b", there was a little girl")
             self.refused("quantize", "-m", out, "--format", "q8_0", "-o", out, has="another file")

@@ -2,10 +2,13 @@
 // quena inspect: what is in a model's files, and what it will cost. Checks the files completely.
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include <quena/backend/backend.hpp>
+#include <quena/backend/cpu/cpu.hpp>
 #include <quena/model/config.hpp>
 #include <quena/model/llama_weights.hpp>
 #include <quena/model/weights.hpp>
@@ -72,9 +75,8 @@ memory_plan plan_memory(const quena::llama_config& c, std::size_t context) {
 
   memory_plan plan;
   plan.context = context;
-  for (const quena::format f : {quena::format::f32, quena::format::f16, quena::format::bf16, quena::format::int8, quena::format::int8_g64, quena::format::int8_g32,
-                                quena::format::int8_row, quena::format::int4, quena::format::int4_g64, quena::format::int4_g128, quena::format::int4z,
-                                quena::format::int4z_g64, quena::format::int4z_g128}) {
+  for (std::size_t i = 1; i < std::size(quena::detail::format_names); ++i) {  // all but automatic
+    const auto f = static_cast<quena::format>(i);
     const std::optional<quena::code_format> codes = quena::codes_of(f);
     const double bits = codes ? quena::bits_per_weight(*codes) : f == quena::format::f32 ? 32 : 16;
     plan.weights[f] = static_cast<std::size_t>(static_cast<double>(matrix_elements) * bits / 8) + vector_elements * 4;
@@ -113,21 +115,30 @@ void run_inspect(const inspect_command& o) {
   quena::check_tensors(files, config);
   quena::check_finite(files, {.every_value = true});
 
-  const std::string container = files.is_gguf() ? "gguf" : "safetensors";
+  const quena::artifact_file* const artifact = files.artifact();
+  const std::string container = std::string(artifact ? "artifact of " : "") + (files.is_gguf() ? "gguf" : "safetensors");
   const quena::dtype embedding = files.find("model.embed_tokens.weight")->type;
-  const quena::format format = quena::stored_format(o.model.format, embedding);
+  const quena::format format = artifact ? quena::detail::artifact_format<quena::cpu>(files, o.model.format) : quena::stored_format(o.model.format, embedding);
   const std::size_t context = o.model.context != 0 ? o.model.context : (std::min)(config.max_position_embeddings, std::size_t{4096});
   memory_plan plan = plan_memory(config, context);
   if (format == quena::format::automatic)  // the file's blocks as they are
     for (const quena::checkpoint_tensor& t : files.tensors()) plan.weights[format] += t.data.size();
+  std::size_t packed_bytes = 0;
+  if (artifact != nullptr) {
+    for (const quena::safetensors_tensor& t : artifact->tensors()) {
+      artifact->check(t.name, quena::detail::serial_hash(t.data));
+      if (t.name.starts_with("packed/")) packed_bytes += t.data.size();
+    }
+    plan.weights[format] = packed_bytes;
+  }
   const quena::dtype cell = o.model.kv.value_or(format == quena::format::f32 ? quena::dtype::f32 : quena::dtype::f16);
   const std::size_t total = plan.weights.at(format) + plan.kv_cache.at(cell) + plan.workspace;
 
-  std::size_t n_bytes = 0, n_parameters = 0;
+  std::size_t n_bytes = packed_bytes, n_parameters = 0;
   std::map<quena::dtype, std::size_t> by_dtype;
   for (const quena::checkpoint_tensor& t : files.tensors()) {
     n_bytes += t.data.size();
-    n_parameters += t.data.size() / quena::block_bytes(t.type) * quena::block_elements(t.type);
+    n_parameters += std::accumulate(t.shape.begin(), t.shape.end(), std::size_t{1}, std::multiplies<>());
     by_dtype[t.type] += t.data.size();
   }
 

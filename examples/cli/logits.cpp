@@ -2,15 +2,13 @@
 // quena logits, quena perplexity: what the model says about given tokens.
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
-#include <system_error>
 
 #include <quena/eval/perplexity.hpp>
+#include <quena/io/output_file.hpp>
 
 #include "commands.hpp"
 #include "models.hpp"
@@ -18,18 +16,11 @@
 namespace cli {
 namespace {
 
-/// A float32 array in NumPy's format, version 1.0, written while it is computed. A file that was not finished is removed.
+/// A float32 array in NumPy's format, version 1.0, written while it is computed.
 class npy_file {
  public:
-  npy_file(const std::string& path, std::initializer_list<std::size_t> shape) : path_(path), to_stdout_(path == "-") {
-    if (!to_stdout_) {
-#ifdef _WIN32
-      file_ = ::_wfopen(native().c_str(), L"wb");
-#else
-      file_ = std::fopen(path.c_str(), "wb");
-#endif
-      check(file_ != nullptr);
-    }
+  npy_file(const std::string& path, std::initializer_list<std::size_t> shape) {
+    if (path != "-") file_.emplace(path);
     std::string dims;
     for (const std::size_t n : shape) dims += std::to_string(n) + ",";
     if (shape.size() > 1) dims.pop_back();
@@ -40,38 +31,17 @@ class npy_file {
     put({magic, prefix});
     put(header);
   }
-  ~npy_file() {
-    if (file_ == nullptr) return;
-    std::fclose(file_);
-    std::error_code ignored;
-    if (std::filesystem::is_regular_file(native(), ignored)) std::filesystem::remove(native(), ignored);
-  }
-  npy_file(const npy_file&) = delete;
-  npy_file& operator=(const npy_file&) = delete;
 
   void add(std::span<const float> row) {
     static_assert(std::endian::native == std::endian::little);
     put({reinterpret_cast<const char*>(row.data()), row.size_bytes()});
   }
-  void finish() {
-    if (to_stdout_) return flush();
-    std::FILE* const file = std::exchange(file_, nullptr);
-    check(std::fclose(file) == 0);
-  }
+  void finish() { file_ ? file_->finish() : flush(); }
 
  private:
-  [[nodiscard]] std::filesystem::path native() const { return std::u8string(path_.begin(), path_.end()); }
-  void put(std::string_view bytes) {
-    if (to_stdout_) return write(bytes);
-    check(std::fwrite(bytes.data(), 1, bytes.size(), file_) == bytes.size());
-  }
-  void check(bool good) const {
-    if (!good) quena::fail(quena::errc::io, "cli", "cannot write: " + std::generic_category().message(errno), path_);
-  }
+  void put(std::string_view bytes) { file_ ? file_->write(std::as_bytes(std::span(bytes))) : write(bytes); }
 
-  std::string path_;
-  bool to_stdout_;
-  std::FILE* file_ = nullptr;
+  std::optional<quena::output_file> file_;  // none: standard output
 };
 
 struct logits_options {

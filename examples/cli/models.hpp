@@ -37,13 +37,17 @@ quena::llm<B> load_llm(const model_options& o) {
 
 /// The model alone: needs no tokenizer.
 template <quena::backend B>
-quena::llama<B> load_model(const model_options& o, std::string_view path, quena::format format, std::size_t context) {
-  const quena::checkpoint files = quena::checkpoint::open(path);
-  quena::check_finite(files);
+quena::llama<B> load_model(const model_options& o, const quena::checkpoint& files, quena::format format, std::size_t context) {
   progress_bar bar("loading");
   return quena::llama<B>(files, make_backend<B>(o), {.format = format, .context = context, .progress = [&](std::size_t done, std::size_t total) {
     bar(total == 0 ? 1.0 : static_cast<double>(done) / static_cast<double>(total));
   }});
+}
+template <quena::backend B>
+quena::llama<B> load_model(const model_options& o, std::string_view path, quena::format format, std::size_t context) {
+  const quena::checkpoint files = quena::checkpoint::open(path);
+  quena::check_finite(files);
+  return load_model<B>(o, files, format, context);
 }
 
 /// The tokenizer alone: needs no weights.

@@ -104,7 +104,7 @@ llm<B> load_cached(const checkpoint& files, const load_options& options, const s
   try {
     make_folder(options.cache_dir);
     output_file out(cached);
-    write_artifact(files, source.model, out);
+    write_artifact(files, source.model, [&](std::span<const std::byte> bytes) { out.write(bytes); });
     out.finish();
   } catch (const error& e) {
     log("the cache cannot be written", e.what());

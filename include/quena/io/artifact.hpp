@@ -10,10 +10,12 @@
 // The header's own hash is content_hash() of the header with 16 zeros in place of the hash.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +30,7 @@
 #include "../core/hash.hpp"
 #include "output_file.hpp"
 #include "safetensors.hpp"
+#include "sort_by_name.hpp"
 
 namespace quena::inline QUENA_ABI {
 
@@ -61,12 +64,14 @@ class artifact_file {
   }
 
   /// Errors   malformed: not a safetensors file, or its header or a small file has been altered.
-  static artifact_file from_mapped(mapped_file file) { return artifact_file(safetensors_file::from_mapped(std::move(file))); }
+  static artifact_file from_mapped(mapped_file file) {
+    check_header(file.bytes(), file.path());
+    return artifact_file(safetensors_file::from_mapped(std::move(file)));
+  }
   /// `bytes` must be kept alive and unchanged by the caller.
   static artifact_file from_memory(std::span<const std::byte> bytes, std::string_view name = "memory") {
-    artifact_file a(safetensors_file::from_memory(bytes, name));
-    a.check_header(bytes);
-    return a;
+    check_header(bytes, name);
+    return artifact_file(safetensors_file::from_memory(bytes, name));
   }
 
   [[nodiscard]] const std::string& file() const noexcept { return file_->file(); }
@@ -78,11 +83,12 @@ class artifact_file {
   /// The hash that a tensor's bytes should have.
   /// Errors   malformed: the header has none.
   [[nodiscard]] std::uint64_t expected_hash(std::string_view name) const {
-    for (const auto& [key, value] : file_->metadata()) {
-      if (key != name) continue;
+    const auto at = std::lower_bound(hashes_.begin(), hashes_.end(), name, [](const auto& entry, std::string_view n) { return entry.first < n; });
+    if (at != hashes_.end() && at->first == name) {
       std::uint64_t h = 0;
-      if (const auto r = std::from_chars(value.data(), value.data() + value.size(), h, 16); r.ec != std::errc() || r.ptr != value.data() + value.size() || value.size() != 16) break;
-      return h;
+      const auto [text, value] = *at;
+      const auto r = std::from_chars(value.data(), value.data() + value.size(), h, 16);
+      if (r.ec == std::errc() && r.ptr == value.data() + value.size() && value.size() == 16) return h;
     }
     fail(errc::malformed, "artifact", {"expected a hash of ", detail::shortened(name), ", got none"}, file());
   }
@@ -95,23 +101,25 @@ class artifact_file {
 
  private:
   explicit artifact_file(safetensors_file file) : file_(std::make_shared<const safetensors_file>(std::move(file))) {
-    if (!file_->mapped().bytes().empty()) check_header(file_->mapped().bytes());
+    for (const auto& [name, value] : file_->metadata()) hashes_.emplace_back(name, value);
+    detail::sort_by_name(hashes_, [](const auto& entry) { return entry.first; });
     for (const safetensors_tensor& t : tensors())
-      if (t.name == "manifest.json" || !t.name.starts_with("packed/")) check(t.name, detail::serial_hash(t.data));
+      if (!t.name.starts_with("packed/")) check(t.name, detail::serial_hash(t.data));
   }
 
-  void check_header(std::span<const std::byte> bytes) const {
-    const std::size_t n = static_cast<std::size_t>(detail::unaligned<std::uint64_t>(bytes.data()));  // the reader has checked it
-    std::string header(reinterpret_cast<const char*>(bytes.data()) + 8, n);
+  static void check_header(std::span<const std::byte> bytes, std::string_view file) {
+    const std::uint64_t n = bytes.size() < 8 ? 0 : detail::unaligned<std::uint64_t>(bytes.data());
     const std::string_view start = detail::artifact_start;
-    if (!header.starts_with(start) || header.size() < start.size() + 16) fail(errc::malformed, "artifact", "expected a header with a hash, got none", file());
+    if (n < start.size() + 16 || n > bytes.size() - 8) fail(errc::malformed, "artifact", {"expected a header of ", n, " bytes, got a file of ", bytes.size()}, file);
+    std::string header(reinterpret_cast<const char*>(bytes.data()) + 8, static_cast<std::size_t>(n));
     const std::string expected = header.substr(start.size(), 16);
     header.replace(start.size(), 16, 16, '0');
     if (detail::hash_text(content_hash(std::as_bytes(std::span(header)))) != expected)
-      fail(errc::malformed, "artifact", "expected the header that was written, got another: the file is damaged", file());
+      fail(errc::malformed, "artifact", "expected the header that was written, got another: the file is damaged", file);
   }
 
   std::shared_ptr<const safetensors_file> file_;
+  std::vector<std::pair<std::string_view, std::string_view>> hashes_;  // {name, hash}, sorted
 };
 
 /// Collects what an artifact will hold, then writes it. The bytes given must live until then.
@@ -126,7 +134,7 @@ class artifact_writer {
   void add(std::string name, std::span<const std::byte> bytes, bool plain = true) { add(std::move(name), dtype::u8, {bytes.size()}, bytes, plain); }
 
   /// Cost     the bytes are read twice, once for their hashes.
-  void write(output_file& out, const std::function<void(double fraction)>& progress = {}) const {
+  void write(const byte_sink& out, const std::function<void(double fraction)>& progress = {}) const {
     std::string header(detail::artifact_start);
     header.append(16, '0').append("\"");
     for (const entry& e : entries_) header.append(",\"").append(e.name).append("\":\"").append(detail::hash_text(detail::serial_hash(e.bytes))).append("\"");
@@ -142,11 +150,11 @@ class artifact_writer {
     header.append((artifact_file::alignment - (header.size() + 8) % artifact_file::alignment) % artifact_file::alignment, ' ');
     header.replace(detail::artifact_start.size(), 16, detail::hash_text(content_hash(std::as_bytes(std::span(header)))));
     const std::uint64_t n = header.size();
-    out.write(std::as_bytes(std::span(&n, 1)));
-    out.write(std::as_bytes(std::span(header)));
+    out(std::as_bytes(std::span(&n, 1)));
+    out(std::as_bytes(std::span(header)));
     std::size_t done = 0;
     for (const entry& e : entries_) {
-      out.write(e.bytes);
+      out(e.bytes);
       done += e.bytes.size();
       if (progress) progress(static_cast<double>(done) / static_cast<double>(size_));
     }

@@ -15,6 +15,7 @@
 #include "../core/error.hpp"
 #include "../quant/encode_row.hpp"
 #include "gguf.hpp"
+#include "output_file.hpp"
 
 namespace quena::inline QUENA_ABI {
 
@@ -84,9 +85,6 @@ inline gguf_head gguf_metadata(const gguf_file& source) {
 }
 
 }  // namespace detail
-
-/// Receives the bytes of a file in their order; throws what it likes.
-using byte_sink = std::function<void(std::span<const std::byte>)>;
 
 /// Writes `source` with every matrix whose rows are whole blocks of `type` in that type (others: f16), and its other tensors unchanged.
 /// Numerics see encode_row(). A matrix that has the type already is copied.

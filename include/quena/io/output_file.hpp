@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,9 @@ extern "C" __declspec(dllimport) int __stdcall MoveFileExW(const wchar_t* from, 
 #endif
 
 namespace quena::inline QUENA_ABI {
+
+/// Receives the bytes of a file in their order; throws what it likes.
+using byte_sink = std::function<void(std::span<const std::byte>)>;
 
 namespace detail {
 
@@ -39,12 +43,12 @@ inline void remove_file(const std::string& path) noexcept { ::unlink(path.c_str(
 }  // namespace detail
 
 /// Written beside its place, under a name of this process's own, and moved there by finish(): others see the old file or the whole new
-/// one. Without finish() nothing is left.
+/// one. Without finish() nothing is left. What is there and is not a plain file (a pipe, a device) is written to as it is.
 class output_file {
  public:
   /// Errors   io: cannot be made.
-  explicit output_file(std::string_view path) : path_(path), partial_(path_ + "." + std::to_string(detail::process_id()) + ".part") {
-    detail::check_path(path);
+  explicit output_file(std::string_view path) : path_(path), partial_(path) {
+    if (kind_of_path(path) != path_kind::other) partial_ += "." + std::to_string(detail::process_id()) + ".part";
     fd_ = detail::open_for_writing(partial_);
     if (fd_ < 0) failed("expected a file that can be made: ");
   }
@@ -65,7 +69,7 @@ class output_file {
   }
   void finish() {
     detail::close_handle(std::exchange(fd_, -1));
-    if (!detail::move_over(partial_, path_)) {
+    if (partial_ != path_ && !detail::move_over(partial_, path_)) {
       const int code = errno;
       detail::remove_file(partial_);
       errno = code;
@@ -77,7 +81,7 @@ class output_file {
   void discard() noexcept {
     if (fd_ < 0) return;
     detail::close_handle(std::exchange(fd_, -1));
-    detail::remove_file(partial_);
+    if (partial_ != path_) detail::remove_file(partial_);
   }
   [[noreturn]] void failed(std::string_view what) {
     const int code = errno;

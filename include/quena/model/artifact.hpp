@@ -38,10 +38,9 @@ inline std::vector<std::pair<std::string, std::string>> small_files(const checkp
 }  // namespace detail
 
 /// Writes a model that was loaded from `files` as an artifact.
-/// Errors   io.
 /// Cost     reads the packed weights twice, once for their hashes; memory: the small files and the header.
 template <packing_backend B>
-void write_artifact(const checkpoint& files, const llama<B>& model, output_file& out, const std::function<void(double fraction)>& progress = {}) {
+void write_artifact(const checkpoint& files, const llama<B>& model, const byte_sink& out, const std::function<void(double fraction)>& progress = {}) {
   json manifest = {{"version", 1}, {"form", B::packed_form}, {"format", format_name(model.weights().stored)}, {"tensors", json::array()}, {"matrices", json::object()}};
   artifact_writer writer;
   const auto small = detail::small_files(files);
