@@ -101,11 +101,11 @@ class Usage(Case):
         gguf, artifact = self.folder / "x.gguf", self.folder / "x.quena"
         self.refused("quantize", "-m", MODEL, "--format", "q8_0", "-o", gguf, has="[")
         self.refused("quantize", "-m", "nowhere.gguf", "--format", "q8_0", "-o", gguf, has="nowhere.gguf")
-        self.refused("quantize", "-m", "nowhere.gguf", "--format", "q9", "-o", gguf, has="expected one of f32, f16, bf16, q8_0, q4_0 for a .gguf file, got q9")
+        self.refused("quantize", "-m", "nowhere.gguf", "--format", "q9", "-o", gguf, has="expected one of q4_k_m, f32, f16, bf16, q8_0, q4_0, q4_k, q6_k for a .gguf file, got q9")
         self.refused("quantize", "-m", MODEL, "--format", "q8_0", "-o", artifact, has="expected auto, f32", status=2)
         self.assertEqual(os.listdir(self.folder), [])
         for name in ("auto", "int8"):
-            self.good("quantize", "-m", MODEL, "--format", name, "-o", artifact)
+            self.good("quantize", "-m", MODEL, "--format", name, *([] if name == "auto" else ["--method", "nearest"]), "-o", artifact)
             self.assertEqual(os.listdir(self.folder), ["x.quena"])
             self.assertEqual(self.good("generate", "-m", artifact, "-p", "Once upon a time", "-n", 40, "--temp", 0),
                              self.good("generate", "-m", MODEL, "--format", name, "-p", "Once upon a time", "-n", 40, "--temp", 0))
@@ -117,7 +117,19 @@ class Usage(Case):
         artifact.write_bytes(damaged)
         self.refused("generate", "-m", artifact, "-p", "x", has="damaged")
         self.refused("inspect", "-m", artifact, has="damaged")
+        calib = self.folder / "calib.txt"
+        calib.write_text("Once upon a time there was a little girl who liked to play in the park with her dog. " * 12)
+        report = json.loads(self.good("quantize", "-m", MODEL, "--format", "int4", "--calib", calib, "--window", 64, "--output-format", "int8", "--report", "-o", artifact))
+        self.assertEqual((report["method"], report["format"], len(report["matrices"])), ("gptq", "int4", 36))
+        for matrix in report["matrices"]:
+            self.assertTrue(0 < matrix["output_error"] < 0.3 and 0 < matrix["weight_error"] < 0.3, matrix)
+        self.assertIn(b"little girl", self.good("generate", "-m", artifact, "-p", "Once upon a time", "-n", 30, "--temp", 0))
+        self.refused("quantize", "-m", MODEL, "--format", "int4", "--method", "gptq", "-o", artifact, has="expected calibration tokens for method gptq, got 0")
+        self.refused("quantize", "-m", MODEL, "--format", "f16", "--method", "search", "-o", artifact, has="need an integer format", status=2)
+        self.refused("quantize", "-m", MODEL, "--format", "int4", "--method", "best", "-o", artifact, status=2)
+        self.refused("quantize", "-m", artifact, "--format", "int4", "-o", self.folder / "y.quena", has="got an artifact")
         artifact.unlink()
+        calib.unlink()
         self.good("logits", "-m", MODEL, "--ids", "1", "-o", os.devnull)
         self.assertTrue(pathlib.Path(os.devnull).is_char_device())
         source, out = FIXTURES / "gguf" / "stories260K" / "stories260K-f32.gguf", self.folder / "q8.gguf"

@@ -39,7 +39,7 @@ std::vector<std::byte> small_file(float odd_one = 1.0f) {
 std::vector<std::byte> written(const gguf_file& source, dtype type) {
   std::vector<std::byte> out;
   double last = 0;
-  write_gguf(source, type, [&](std::span<const std::byte> b) { out.insert(out.end(), b.begin(), b.end()); }, [&](double f) {
+  write_gguf(source, {type}, [&](std::span<const std::byte> b) { out.insert(out.end(), b.begin(), b.end()); }, [&](double f) {
     CHECK(f >= last);
     last = f;
   });
@@ -88,7 +88,7 @@ TEST_CASE("gguf writer: written once, it is written the same again") {
 TEST_CASE("gguf writer: refuses types it does not write and weights that are not finite") {
   const auto nothing = [](std::span<const std::byte>) {};
   const std::vector<std::byte> good = small_file(), bad = small_file(std::numeric_limits<float>::infinity());
-  CHECK(quena_test::code_of([&] { write_gguf(gguf_file::from_memory(good), dtype::q4_k, nothing); }) == errc::unsupported);
-  CHECK(quena_test::code_of([&] { write_gguf(gguf_file::from_memory(bad), dtype::q8_0, nothing); }) == errc::malformed);
-  CHECK_THROWS_WITH(write_gguf(gguf_file::from_memory(bad), dtype::q8_0, nothing), doctest::Contains("odd: expected finite weights, got one at element 40"));
+  CHECK(quena_test::code_of([&] { write_gguf(gguf_file::from_memory(good), {dtype::q5_0}, nothing); }) == errc::unsupported);
+  CHECK(quena_test::code_of([&] { write_gguf(gguf_file::from_memory(bad), {dtype::q8_0}, nothing); }) == errc::malformed);
+  CHECK_THROWS_WITH(write_gguf(gguf_file::from_memory(bad), {dtype::q8_0}, nothing), doctest::Contains("odd: expected finite weights, got one at element 40"));
 }

@@ -15,6 +15,7 @@
 #include "../core/format.hpp"
 #include "../core/tensor.hpp"
 #include "../core/token.hpp"
+#include "../quant/codes.hpp"
 #include "../quant/gguf_blocks.hpp"
 
 namespace quena::inline QUENA_ABI {
@@ -37,6 +38,9 @@ struct matrix_source {
   /// 0, or head_dim where the file keeps rotary pairs side by side (GGUF's q and k): then row(r) undoes the permutation.
   std::size_t interleaved_head_dim = 0;
   vector_source bias;
+  /// Null, or the rows already rounded to the integer format that the matrix is prepared in, [rows][ceil(cols / 256)], in Hugging Face's
+  /// order of rows; data and type are not looked at then.
+  const code_block* codes = nullptr;
 
   /// The file's row that holds row r in Hugging Face's order (per head: the first halves of all pairs, then the second halves).
   [[nodiscard]] constexpr std::size_t file_row(std::size_t r) const noexcept {
@@ -158,14 +162,16 @@ concept backend = std::movable<B> && requires(const B b, typename B::stream& s, 
 ///   B::packed_form             names the layout and its version: matrices of another form are another backend's
 ///   b.parts(m)                 a matrix's pieces, stacked by rows
 ///   b.adopt(parts, keeper)     the matrix again, on memory that `keeper` keeps alive (null: the caller does)
+///   b.values(v)                a vector's values, in host memory
 ///   b.hash(bytes)              combined_hash() of their hash_pieces()
 /// Errors   malformed: an unknown layout, or sizes that do not match.
 template <class B>
-concept packing_backend = backend<B> && requires(const B b, const typename B::matrix& m, std::span<const packed_part> parts, std::shared_ptr<const void> keeper,
+concept packing_backend = backend<B> && requires(const B b, const typename B::matrix& m, const typename B::vector& v, std::span<const packed_part> parts, std::shared_ptr<const void> keeper,
                                                  std::span<const std::byte> bytes) {
   { B::packed_form } -> std::convertible_to<std::string_view>;
   { b.parts(m) } -> std::same_as<std::vector<packed_part>>;
   { b.adopt(parts, keeper) } -> std::same_as<typename B::matrix>;
+  { b.values(v) } -> std::same_as<std::span<const float>>;
   { b.hash(bytes) } -> std::same_as<std::uint64_t>;
 };
 

@@ -86,21 +86,49 @@ inline gguf_head gguf_metadata(const gguf_file& source) {
 
 }  // namespace detail
 
-/// Writes `source` with every matrix whose rows are whole blocks of `type` in that type (others: f16), and its other tensors unchanged.
+/// What a GGUF file's matrices become.
+struct gguf_target {
+  dtype type = dtype::f16;
+  /// q4_k with q6_k for the output matrix, and for the value and down projections of the layers that other programs' "Q4_K_M" gives
+  /// more bits: the first and last eighth, and every third between.
+  bool mixed = false;
+};
+
+namespace detail {
+
+/// The type that a tensor gets: matrices whose rows are not whole blocks take a type of smaller ones.
+inline dtype gguf_target_type(const gguf_target& target, const gguf_tensor& t, std::size_t n_layers, bool tied) {
+  if (t.dims.size() != 2 || !is_weight_type(t.type)) return t.type;
+  dtype want = target.type;
+  if (target.mixed) {
+    const std::string_view name = t.name;
+    std::size_t layer = 0;
+    for (std::size_t i = 4; name.starts_with("blk.") && i < name.size() && name[i] >= '0' && name[i] <= '9' && layer < 1'000'000; ++i) layer = layer * 10 + static_cast<std::size_t>(name[i] - '0');
+    const std::size_t eighth = n_layers / 8;
+    const bool more = layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2, choice = name.ends_with(".attn_v.weight") || name.ends_with(".ffn_down.weight");
+    if (name == "output.weight" || (tied && name == "token_embd.weight") || (choice && more)) want = dtype::q6_k;
+  }
+  if (t.dims[0] % block_elements(want) == 0) return want;
+  return t.dims[0] % block_elements(dtype::q8_0) == 0 ? dtype::q8_0 : dtype::f16;
+}
+
+}  // namespace detail
+
+/// Writes `source` with its matrices in other types (gguf_target) and its other tensors unchanged.
 /// Numerics see encode_row(). A matrix that has the type already is copied.
 /// Errors   unsupported: a type that encode_row() does not write; malformed: a weight that is NaN or infinite, with its tensor.
 /// Cost     one pass; memory: the head and one row.
-inline void write_gguf(const gguf_file& source, dtype type, const byte_sink& sink, const std::function<void(double fraction)>& progress = {}) {
-  if (!is_encodable(type)) fail(errc::unsupported, "quantize", {"expected f32, f16, bf16, q8_0 or q4_0, got ", dtype_name(type)}, source.file());
-  const auto stored = [&](const gguf_tensor& t) {
-    if (t.dims.size() != 2 || !is_weight_type(t.type)) return t.type;
-    return t.dims[0] % block_elements(type) == 0 ? type : dtype::f16;
-  };
+inline void write_gguf(const gguf_file& source, const gguf_target& target, const byte_sink& sink, const std::function<void(double fraction)>& progress = {}) {
+  const dtype type = target.type;
+  if (!is_encodable(type)) fail(errc::unsupported, "quantize", {"expected ", encodable_types, ", got ", dtype_name(type)}, source.file());
+  const std::size_t n_layers = static_cast<std::size_t>(source.find_u64("llama.block_count").value_or(0));
+  const bool tied = source.find_tensor("output.weight") == nullptr;
+  const auto stored = [&](const gguf_tensor& t) { return detail::gguf_target_type(target, t, n_layers, tied); };
   const auto elements = [](const gguf_tensor& t) { return t.data.size() / block_bytes(t.type) * block_elements(t.type); };
   const std::size_t alignment = source.alignment();
 
   detail::gguf_head head;
-  const std::uint32_t file_type = type == dtype::f32 ? 0 : type == dtype::f16 ? 1 : type == dtype::q4_0 ? 2 : type == dtype::q8_0 ? 7 : 32;
+  const std::uint32_t file_type = type == dtype::f32 ? 0 : type == dtype::f16 ? 1 : type == dtype::q4_0 ? 2 : type == dtype::q8_0 ? 7 : type == dtype::q6_k ? 18 : type == dtype::bf16 ? 32 : target.mixed ? 15 : 14;
   detail::add_gguf_metadata(head, source, source.tensors().size(), file_type);
   std::uint64_t offset = 0;
   for (const gguf_tensor& t : source.tensors()) {

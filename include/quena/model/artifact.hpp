@@ -46,13 +46,24 @@ void write_artifact(const checkpoint& files, const llama<B>& model, const byte_s
   const auto small = detail::small_files(files);
   for (const auto& [name, bytes] : small) writer.add("files/" + name, std::as_bytes(std::span(bytes)));
 
-  std::vector<weight_spec> specs = outer_weights(model.config());
-  for (std::size_t l = 0; l < model.config().n_layers; ++l)
-    for (weight_spec& s : layer_weights_table(model.config(), l)) specs.push_back(std::move(s));
-  for (const weight_spec& s : specs) {
-    const checkpoint_tensor& t = *files.find(s.name);
-    if (s.cols == 0) writer.add(t.name, t.type, t.shape, t.data);
-    else manifest["tensors"].push_back({{"name", t.name}, {"type", dtype_name(t.type)}, {"rows", s.rows}, {"cols", s.cols}});
+  const auto add_gain = [&](const std::string& name, const typename B::vector& v) {  // the model's: a method may have scaled it
+    const std::span<const float> values = model.backend().values(v);
+    writer.add(name, dtype::f32, {values.size()}, std::as_bytes(values));
+  };
+  const auto add_tensors = [&](const std::vector<weight_spec>& specs) {
+    for (const weight_spec& s : specs) {
+      const checkpoint_tensor& t = *files.find(s.name);
+      if (s.cols != 0) manifest["tensors"].push_back({{"name", t.name}, {"type", dtype_name(t.type)}, {"rows", s.rows}, {"cols", s.cols}});
+      else if (t.name.ends_with(".bias")) writer.add(t.name, t.type, t.shape, t.data);
+    }
+  };
+  add_tensors(outer_weights(model.config()));
+  add_gain("model.norm.weight", model.weights().norm);
+  for (std::size_t l = 0; l < model.config().n_layers; ++l) {
+    const std::string layer = "model.layers." + std::to_string(l) + ".";
+    add_tensors(layer_weights_table(model.config(), l));
+    add_gain(layer + "input_layernorm.weight", model.weights().layers[l].input_layernorm);
+    add_gain(layer + "post_attention_layernorm.weight", model.weights().layers[l].post_attention_layernorm);
   }
   for_each_matrix(model.weights(), [&](const std::string& name, const typename B::matrix& m) {
     json& list = manifest["matrices"][name] = json::array();

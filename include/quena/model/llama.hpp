@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The Llama model. forward() is the whole architecture: read it beside the paper (Touvron et al. 2023, arXiv:2302.13971;
+// The Llama model. decoder_layer() and forward() are the whole architecture: read it beside the paper (Touvron et al. 2023, arXiv:2302.13971;
 // Dubey et al. 2024, arXiv:2407.21783).
 #pragma once
 
@@ -27,6 +27,35 @@ struct forward_options {
   std::function<void(std::size_t layer, tensor_view<const float, 2> x)> on_layer = {};
 };
 
+namespace detail {
+
+/// The matrices of a layer, by their inputs.
+enum class layer_input : std::uint8_t { qkv_proj, o_proj, gate_up_proj, down_proj };
+
+/// One decoder layer on the residual stream x of a batch; the cache's layer is `l`. observe(layer_input, view) sees what each matrix gets.
+template <backend B, class Observe>
+void decoder_layer(const B& b, workspace<B>& ws, const batch& batch, const layer_weights<B>& w, float eps, std::size_t l, typename B::kv_pool& pool, Observe&& observe) {
+  const std::size_t n = batch.n_rows();
+  auto& s = ws.stream;
+  const auto x = ws.x.rows(n), h = ws.h.rows(n), qkv = ws.qkv.rows(n), attended = ws.attended.rows(n), activated = ws.activated.rows(n);
+
+  b.rmsnorm(s, x, w.input_layernorm, eps, h);                             // h          [n, hidden_size]
+  observe(layer_input::qkv_proj, h);
+  b.matmul(s, w.qkv_proj, h, qkv);                                        // qkv        [n, (n_heads + 2 n_kv_heads) * head_dim]
+  b.rope_append(s, qkv, batch, l, pool);                                  // q rotated in place; k rotated and v into the cache
+  b.attend(s, qkv, batch, l, pool, attended);                             // attended   [n, n_heads * head_dim]
+  observe(layer_input::o_proj, attended);
+  b.matmul_add(s, w.o_proj, attended, x);                                 // x += o_proj(attended)
+
+  b.rmsnorm(s, x, w.post_attention_layernorm, eps, h);                    // h          [n, hidden_size]
+  observe(layer_input::gate_up_proj, h);
+  b.matmul_swiglu(s, w.gate_up_proj, h, activated);                       // activated  [n, intermediate_size]
+  observe(layer_input::down_proj, activated);
+  b.matmul_add(s, w.down_proj, activated, x);                             // x += down_proj(silu(gate) * up)
+}
+
+}  // namespace detail
+
 /// A Llama-family model on a backend. Immutable after construction: any number of threads may call forward() at the same time,
 /// each with its own cache and workspace.
 template <backend B>
@@ -39,6 +68,9 @@ class llama {
   /// The same on a backend that others use, too.
   llama(const checkpoint& files, std::shared_ptr<const B> b, const weight_options& options = {})
       : backend_(std::move(b)), config_(read_config(files)), weights_(load_weights(files, config_, *backend_, options)) {}
+
+  /// From weights that are prepared already (model/quantize.hpp).
+  llama(std::shared_ptr<const B> b, llama_config config, llama_weights<B> weights) : backend_(std::move(b)), config_(std::move(config)), weights_(std::move(weights)) {}
 
   [[nodiscard]] const llama_config& config() const noexcept { return config_; }
   [[nodiscard]] const B& backend() const noexcept { return *backend_; }
@@ -68,23 +100,13 @@ class llama {
     const batch batch = ws.stage(rows, config_, weights_.rope, cache);
     const std::size_t n = batch.n_rows(), n_selected = batch.selected_rows.size();
     auto& s = ws.stream;
-    const auto x = ws.x.rows(n), h = ws.h.rows(n), qkv = ws.qkv.rows(n), attended = ws.attended.rows(n), activated = ws.activated.rows(n);
+    const auto x = ws.x.rows(n);
 
     b.begin(s, batch);
     b.embed(s, weights_.embed_tokens, batch, x);                            // x          [n, hidden_size]
     for (std::size_t l = 0; l < config_.n_layers; ++l) {
       if (options.stop.stop_requested()) ws.abandon(cache), fail(errc::cancelled, "forward", {"stopped before layer ", l});
-      const layer_weights<B>& w = weights_.layers[l];
-
-      b.rmsnorm(s, x, w.input_layernorm, eps, h);                           // h          [n, hidden_size]
-      b.matmul(s, w.qkv_proj, h, qkv);                                      // qkv        [n, (n_heads + 2 n_kv_heads) * head_dim]
-      b.rope_append(s, qkv, batch, l, cache.pool());                        // q rotated in place; k rotated and v into the cache
-      b.attend(s, qkv, batch, l, cache.pool(), attended);                   // attended   [n, n_heads * head_dim]
-      b.matmul_add(s, w.o_proj, attended, x);                               // x += o_proj(attended)
-
-      b.rmsnorm(s, x, w.post_attention_layernorm, eps, h);                  // h          [n, hidden_size]
-      b.matmul_swiglu(s, w.gate_up_proj, h, activated);                     // activated  [n, intermediate_size]
-      b.matmul_add(s, w.down_proj, activated, x);                           // x += down_proj(silu(gate) * up)
+      detail::decoder_layer(b, ws, batch, weights_.layers[l], eps, l, cache.pool(), [](detail::layer_input, tensor_view<const float, 2>) {});
       if (options.on_layer) options.on_layer(l, x);
     }
 

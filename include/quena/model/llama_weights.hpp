@@ -98,10 +98,7 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
   // Modules are named by a prefix and their names behind it.
   using names = std::initializer_list<std::string_view>;
   const auto source = [&](const std::string& prefix, std::string_view name) {
-    const std::string module = prefix + std::string(name);
-    matrix_source s = as_matrix(*files.find(module + ".weight"));
-    if (const checkpoint_tensor* bias = files.find(module + ".bias")) s.bias = as_vector(*bias);
-    return s;
+    return detail::module_source(files, prefix + std::string(name));
   };
   const auto finished = [&](const std::string& prefix, names modules) {
     for (const std::string_view name : modules) {

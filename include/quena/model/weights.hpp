@@ -124,4 +124,15 @@ inline void check_finite(const checkpoint& files, finite_options options = {}) {
   return {.name = t.name, .type = t.type, .rows = t.shape.at(0), .cols = t.shape.at(1), .data = t.data.data(), .interleaved_head_dim = t.interleaved_head_dim, .bias = {}};
 }
 
+namespace detail {
+
+/// A module's weight with its bias, if it has one.
+[[nodiscard]] inline matrix_source module_source(const checkpoint& files, const std::string& module) {
+  matrix_source s = as_matrix(*files.find(module + ".weight"));
+  if (const checkpoint_tensor* bias = files.find(module + ".bias")) s.bias = as_vector(*bias);
+  return s;
+}
+
+}  // namespace detail
+
 }  // namespace quena::inline QUENA_ABI

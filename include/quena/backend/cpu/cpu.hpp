@@ -119,6 +119,7 @@ class cpu {
   /// Panels as in packing.hpp and code_layout.hpp: the same for every instruction set.
   static constexpr std::string_view packed_form = "cpu-1";
   [[nodiscard]] std::vector<packed_part> parts(const matrix& m) const;
+  [[nodiscard]] std::span<const float> values(const vector& v) const noexcept { return {v.values.data(), v.size}; }
   [[nodiscard]] matrix adopt(std::span<const packed_part> parts, const std::shared_ptr<const void>& keeper) const;
   [[nodiscard]] std::uint64_t hash(std::span<const std::byte> bytes) const {
     std::vector<std::uint64_t> pieces(n_hash_pieces(bytes.size()));

@@ -166,12 +166,15 @@ inline void pack_codes(cpu_matrix& m, std::span<const matrix_source> sources, st
   for (std::size_t lane = 0; lane < panel_rows; ++lane) {
     const source_row from = panel_row(m, sources, p, lane);
     if (from.source == nullptr) continue;  // scales of zero
-    const bool kept = codes_of(from.source->type) == f;
-    const float peak = !kept && f.group == code_block_cols ? peak_of(from, m.cols, wide) : 0;
+    const code_block* const given = from.source->codes == nullptr ? nullptr : from.source->codes + from.row * ((m.cols + code_block_cols - 1) / code_block_cols);
+    const bool kept = given == nullptr && codes_of(from.source->type) == f;
+    const float peak = !given && !kept && f.group == code_block_cols ? peak_of(from, m.cols, wide) : 0;
     std::byte* to = panel;
     for (std::size_t k = 0; k < m.cols; k += pack_strip) {
       const std::size_t n = (std::min)(pack_strip, m.cols - k);
-      if (kept) {
+      if (given != nullptr) {
+        block = given[k / code_block_cols];
+      } else if (kept) {
         read_block(from.source->type, strip_of(from, k), n, block);
       } else {
         dequantize_row(from.source->type, strip_of(from, k), wide, n);
