@@ -194,6 +194,7 @@ class cpu {
   detail::any_executor executor_;
   std::size_t n_workers_;
   std::size_t task_work_;
+  std::size_t ahead_ = stream_ahead();
 };
 
 }  // namespace quena::inline QUENA_ABI

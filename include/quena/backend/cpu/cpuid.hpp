@@ -2,6 +2,7 @@
 // Which instruction sets this processor has and the operating system lets us use.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -63,6 +64,23 @@ struct cpu_features {
   f.avx512_vnni = f.avx512 && bit(leaf7[2], 11);
 #endif
   return f;
+}
+
+/// How many bytes ahead of a stream of weights kernels should ask for memory; 0: not at all. AMD's prefetchers keep up by themselves, and
+/// requests on top of theirs cost up to 40 % (measured on Zen 4); elsewhere they help.
+[[nodiscard]] inline std::size_t stream_ahead() noexcept {
+#if QUENA_X86
+  constexpr std::uint32_t amd = 0x444d4163;  // "cAMD", the end of "AuthenticAMD"
+#if defined(_MSC_VER) && !defined(__clang__)
+  int r[4];
+  __cpuid(r, 0);
+  if (static_cast<std::uint32_t>(r[2]) == amd) return 0;
+#else
+  std::uint32_t a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(0, &a, &b, &c, &d) && c == amd) return 0;
+#endif
+#endif
+  return 2048;
 }
 
 /// The best instruction set of this machine, not above `cap` nor above QUENA_ISA (portable, avx2, avx512) in the environment.

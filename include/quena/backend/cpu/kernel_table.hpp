@@ -47,6 +47,7 @@ struct matmul_args {
   float* y;  ///< [n_rows, out_width]
   std::ptrdiff_t y_stride;
   epilogue mode;
+  std::size_t ahead;  ///< stream_ahead()
 };
 
 /// Rows of activations in one block of a many-row product, panels in one of its groups, and the floats of scratch it needs:
@@ -79,6 +80,7 @@ struct code_tile {
   std::size_t steps, group_steps;
   float* sums;  ///< [C][32]
   bool first;   ///< the block is the panel's first: nothing to add to
+  std::size_t ahead;  ///< stream_ahead()
 };
 
 /// Rows in one call of matmul_codes, a whole number of tiles of every kernel; quantize is called for multiples of code_rows_step rows.

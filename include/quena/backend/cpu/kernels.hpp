@@ -87,6 +87,7 @@ class cpu_kernels {
   }
 
   const detail::kernel_table* table_;
+  std::size_t ahead_ = stream_ahead();
 };
 
 inline void cpu_kernels::matmul(const cpu_matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const {
@@ -97,7 +98,7 @@ inline void cpu_kernels::matmul(const cpu_matrix& w, tensor_view<const float, 2>
   aligned_buffer rounded(w.layout.codes ? (std::min)(step, n_rows) * detail::code_row_bytes(w.cols) : 0), scratch(w.layout.codes ? detail::code_scratch * sizeof(float) : 0);
   for (std::size_t i = 0; i < n_rows; i += step) {
     const auto at = static_cast<std::ptrdiff_t>(i);
-    const detail::matmul_args args{w.weights.data(), nullptr, w.cols, w.rows, x.data() + at * x.stride(0), x.stride(0), (std::min)(step, n_rows - i), y.data() + at * y.stride(0), y.stride(0), detail::epilogue::store};
+    const detail::matmul_args args{w.weights.data(), nullptr, w.cols, w.rows, x.data() + at * x.stride(0), x.stride(0), (std::min)(step, n_rows - i), y.data() + at * y.stride(0), y.stride(0), detail::epilogue::store, ahead_};
     if (!w.layout.codes) {
       table_->matmul_few[w.layout.type](args, 0, w.n_panels());
       continue;

@@ -83,7 +83,7 @@ inline void cpu::product(std::string_view where, stream& s, const matrix& w, ten
   float* out = y.data();
   for (const matrix* part = &w; part != nullptr; out += part->own_rows(), part = part->below.get()) {
     if (part->own_rows() == 0) continue;
-    const detail::matmul_args args{part->weights.data(), reinterpret_cast<const float*>(part->bias.data()), w.cols, part->own_rows(), x.data(), x.stride(0), x.extent(0), out, y.stride(0), mode};
+    const detail::matmul_args args{part->weights.data(), reinterpret_cast<const float*>(part->bias.data()), w.cols, part->own_rows(), x.data(), x.stride(0), x.extent(0), out, y.stride(0), mode, ahead_};
     if (part->layout.codes) code_product(s, *part, args);
     else float_product(s, *part, args);
   }

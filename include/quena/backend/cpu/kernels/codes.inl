@@ -110,12 +110,12 @@ inline void matmul_codes(const code_args& a, std::size_t first, std::size_t last
       const std::size_t groups = (4 * steps + f.group - 1) / f.group, group = b * code_block_cols / f.group;
       const std::byte* const codes = block + scale_bytes(f, groups);
       read_scales(f, block, groups, scales, minimums);
-      const auto weights = ready_codes(f, codes, steps / 8, n_rows, unpacked);
+      const auto weights = ready_codes(f, codes, steps / 8, n_rows, a.product.ahead, unpacked);
       for_tiles(n_rows, [&](auto columns, std::size_t tile) QUENA_INLINE_LAMBDA {
         constexpr std::size_t C = decltype(columns)::value;
         const std::size_t row = first_row + tile;
         const code_tile t{a.x_codes + row * n_steps + b * (code_block_cols / 4) * C, a.x_starts + row * n_groups + group * C, a.x_scales + row * n_blocks + b * C,
-                          scales, minimums, steps, f.group / 4u, sums + tile * panel_rows, b == 0};
+                          scales, minimums, steps, f.group / 4u, sums + tile * panel_rows, b == 0, a.product.ahead};
         dot_tile<static_cast<int>(C)>(f, weights, t);
       });
       block = codes + steps / 8 * unit_bytes(f.bits);

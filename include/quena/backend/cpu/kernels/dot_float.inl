@@ -3,10 +3,10 @@
 // exact as integers, and in any order.
 
 /// The codes of one block as signed floats, [columns][32].
-inline const float* ready_codes(const code_format& f, const std::byte* codes, std::size_t n_units, std::size_t, float* unpacked) noexcept {
+inline const float* ready_codes(const code_format& f, const std::byte* codes, std::size_t n_units, std::size_t, std::size_t ahead, float* unpacked) noexcept {
   alignas(64) std::uint8_t bytes[code_block_cols * panel_rows];
   if (f.bits == 8) __builtin_memcpy(bytes, codes, n_units * unit_bytes(8));
-  else unpack_codes(f.bits, codes, n_units, bytes);
+  else unpack_codes(f.bits, codes, n_units, ahead, bytes);
   for (std::size_t step = 0; step < n_units * 8; ++step)
     for (std::size_t r = 0; r < panel_rows; ++r)
       for (std::size_t j = 0; j < 4; ++j) unpacked[(4 * step + j) * panel_rows + r] = static_cast<float>(bytes[(step * panel_rows + r) * 4 + j] - f.offset);

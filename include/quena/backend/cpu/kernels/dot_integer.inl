@@ -3,18 +3,18 @@
 
 /// Asks for what a stream of weights will need soon.
 template <int V>
-QUENA_INLINE void prefetch_codes(const std::uint8_t* codes) {
-  for (std::size_t line = 0; line < 4 * lanes * V; line += 64) __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(codes) + 2048 + line));
+QUENA_INLINE void prefetch_codes(const std::uint8_t* codes, std::size_t ahead) {
+  for (std::size_t line = 0; line < 4 * lanes * V; line += 64) __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(codes) + ahead + line));
 }
 
 /// Codes as bytes, [steps][32][4].
 template <bool Wide>
 struct byte_codes {
   template <int V, int C, int... Js>
-  QUENA_INLINE static void run(ivec* acc, const std::uint8_t* codes, const std::int32_t* x, std::size_t step, std::size_t end, std::integer_sequence<int, Js...>) {
+  QUENA_INLINE static void run(ivec* acc, const std::uint8_t* codes, const std::int32_t* x, std::size_t step, std::size_t end, std::size_t ahead, std::integer_sequence<int, Js...>) {
     for (; step < end; ++step) {
       const std::uint8_t* const four = codes + step * 4 * panel_rows;
-      prefetch_codes<V>(four);
+      prefetch_codes<V>(four, ahead);
       ivec w[V];
       for (int v = 0; v < V; ++v) w[v] = load_codes(four + static_cast<std::size_t>(v) * 4 * lanes);
       ((acc[Js] = dot4<Wide>(acc[Js], w[Js % V], broadcast4(x + step * C + Js / V))), ...);
@@ -24,11 +24,11 @@ struct byte_codes {
 /// As packed: byte i of a unit of 8 steps holds a code of step i in its low and one of step i + 4 in its high bits.
 struct nibble_codes {
   template <int V, int C, int... Js>
-  QUENA_INLINE static void run(ivec* acc, const std::uint8_t* codes, const std::int32_t* x, std::size_t step, std::size_t end, std::integer_sequence<int, Js...>) {
+  QUENA_INLINE static void run(ivec* acc, const std::uint8_t* codes, const std::int32_t* x, std::size_t step, std::size_t end, std::size_t ahead, std::integer_sequence<int, Js...>) {
     for (; step < end; step += 8)
       for (std::size_t i = 0; i < 4; ++i) {
         const std::uint8_t* const pairs = codes + step * 2 * panel_rows + i * 4 * panel_rows;
-        prefetch_codes<V>(pairs);
+        prefetch_codes<V>(pairs, ahead);
         ivec low[V], high[V];
         for (int v = 0; v < V; ++v) {
           const ivec both = load_codes(pairs + static_cast<std::size_t>(v) * 4 * lanes);
@@ -59,7 +59,7 @@ QUENA_INLINE void dot_groups(const std::uint8_t* codes, const code_tile& t, std:
       const std::size_t end = t.steps - step < t.group_steps ? t.steps : step + t.group_steps;
       ivec acc[V * C];
       ((acc[Js] = Min ? iset1(0) : iset1(start[Js / V])), ...);
-      Codes::template run<V, C>(acc, codes + 4 * part, t.x, step, end, each);
+      Codes::template run<V, C>(acc, codes + 4 * part, t.x, step, end, t.ahead, each);
       if constexpr (Min) ((total[Js] = fma(load(minimums + static_cast<std::size_t>(Js % V) * lanes), set1(static_cast<float>(start[Js / V])), total[Js])), ...);
       ((total[Js] = fma(to_float(acc[Js]), load(scales + static_cast<std::size_t>(Js % V) * lanes), total[Js])), ...);
       step = end;
@@ -75,11 +75,11 @@ struct ready {
   const std::uint8_t* codes;
   bool nibbles;
 };
-inline ready ready_codes(const code_format& f, const std::byte* codes, std::size_t n_units, std::size_t n_rows, float* unpacked) noexcept {
+inline ready ready_codes(const code_format& f, const std::byte* codes, std::size_t n_units, std::size_t n_rows, std::size_t ahead, float* unpacked) noexcept {
   const bool nibbles = f.bits == 4 && n_rows <= 3 * static_cast<std::size_t>(code_columns);
   if (f.bits == 8 || nibbles) return {reinterpret_cast<const std::uint8_t*>(codes), nibbles};
   std::uint8_t* const bytes = reinterpret_cast<std::uint8_t*>(unpacked);
-  unpack_codes(f.bits, codes, n_units, bytes);
+  unpack_codes(f.bits, codes, n_units, ahead, bytes);
   return {bytes, false};
 }
 template <class Codes, bool Min, int C>

@@ -4,13 +4,13 @@
 
 /// Adds the partial sums of one block of `n` columns, for C rows of activations, to sums [C][32]; `first`: there are none yet.
 /// At least two vectors of weights at a time, the whole panel where there are registers for it.
-template <int C, std::size_t Prefetch, class T, class Stride>
-void add_block(const T* panel, const float* x, Stride x_stride, std::size_t n, float* sums, bool first) noexcept {
+template <int C, bool Stream, class T, class Stride>
+void add_block(const T* panel, const float* x, Stride x_stride, std::size_t n, float* sums, bool first, std::size_t ahead) noexcept {
   constexpr int V = C <= 2 ? static_cast<int>(panel_rows / lanes) : 2;
   for (std::size_t part = 0; part < panel_rows; part += V * lanes) {
     vec acc[V * C];
     set_zero(acc, std::make_integer_sequence<int, V * C>{});
-    run_chains<V, C, Prefetch>(acc, panel + part, panel_rows, x, x_stride, n);
+    run_chains<V, C, Stream>(acc, panel + part, panel_rows, x, x_stride, n, ahead);
     float* s = sums + part;
     for (int c = 0; c < C; ++c, s += panel_rows)
       for (int v = 0; v < V; ++v) {
@@ -55,7 +55,6 @@ inline void finish_panel(const matmul_args& m, std::size_t panel, std::size_t ro
 inline constexpr by_type<std::size_t> few_rows{few_rows_limit, slow_f16 ? 8 : few_rows_limit, few_rows_limit};
 template <class T>
 inline void matmul_few(const matmul_args& m, std::size_t first, std::size_t last) noexcept {
-  constexpr std::size_t ahead = 2048;
   alignas(64) float sums[few_rows_limit * panel_rows];
   for (std::size_t p = first; p < last; ++p) {
     const T* panel = static_cast<const T*>(m.weights) + p * m.cols * panel_rows;
@@ -63,8 +62,8 @@ inline void matmul_few(const matmul_args& m, std::size_t first, std::size_t last
     for (std::size_t k = 0; k < m.cols; k += block_cols) {
       const std::size_t n = m.cols - k < block_cols ? m.cols - k : block_cols;
       for_columns(m.n_rows, [&](auto columns, std::size_t row) QUENA_INLINE_LAMBDA {
-        add_block<decltype(columns)::value, ahead>(panel + k * panel_rows, m.x + static_cast<std::ptrdiff_t>(row) * m.x_stride + k, m.x_stride, n,
-                                                   sums + row * panel_rows, k == 0);
+        add_block<decltype(columns)::value, true>(panel + k * panel_rows, m.x + static_cast<std::ptrdiff_t>(row) * m.x_stride + k, m.x_stride, n,
+                                                   sums + row * panel_rows, k == 0, m.ahead);
       });
     }
     finish_panel(m, p, 0, m.n_rows, sums);
@@ -97,7 +96,7 @@ inline void matmul_many(const matmul_args& m, std::size_t first, std::size_t las
       }
       float* const s = sums + (p - first) * n_rows * panel_rows;
       for_columns(n_rows, [&](auto columns, std::size_t row) QUENA_INLINE_LAMBDA {
-        add_block<decltype(columns)::value, 0>(w, x + row * many_x_stride, fixed_stride<many_x_stride>{}, n, s + row * panel_rows, k == 0);
+        add_block<decltype(columns)::value, false>(w, x + row * many_x_stride, fixed_stride<many_x_stride>{}, n, s + row * panel_rows, k == 0, 0);
       });
     }
   }

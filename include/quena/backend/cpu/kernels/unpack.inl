@@ -2,7 +2,7 @@
 // Codes of 4, 5 or 6 bits as bytes. Written with the compilers' vector types, which do this well for every instruction set.
 
 /// `from`: units as in code_layout.hpp.   to: [n_units * 8 steps][32][4]
-inline void unpack_codes(unsigned bits, const std::byte* from, std::size_t n_units, std::uint8_t* to) noexcept {
+inline void unpack_codes(unsigned bits, const std::byte* from, std::size_t n_units, std::size_t ahead, std::uint8_t* to) noexcept {
   using words = std::uint16_t __attribute__((vector_size(4 * lanes)));  // one register: two codes in each element
   constexpr std::size_t step_bytes = 4 * panel_rows;
   for (std::size_t unit = 0; unit < n_units; ++unit, from += unit_bytes(bits), to += 8 * step_bytes)
@@ -11,7 +11,7 @@ inline void unpack_codes(unsigned bits, const std::byte* from, std::size_t n_uni
         const std::byte* const high = from + 4 * step_bytes + part;
         words pairs, bits_of_low, bits_of_top;
         __builtin_memcpy(&pairs, from + i * step_bytes + part, sizeof pairs);
-        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(from) + 2048 + i * step_bytes + part));
+        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(from) + ahead + i * step_bytes + part));
         words low = pairs & 0x0f0f, top = pairs >> 4 & 0x0f0f;
         if (bits == 5) {
           __builtin_memcpy(&bits_of_low, high, sizeof bits_of_low);
