@@ -126,7 +126,7 @@ void run_inspect(const inspect_command& o) {
   std::size_t packed_bytes = 0;
   if (artifact != nullptr) {
     for (const quena::safetensors_tensor& t : artifact->tensors()) {
-      artifact->check(t.name, quena::detail::serial_hash(t.data));
+      artifact->expect_hash(t.name, quena::detail::serial_hash(t.data));
       if (t.name.starts_with("packed/")) packed_bytes += t.data.size();
     }
     plan.weights[format] = packed_bytes;

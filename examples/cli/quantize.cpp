@@ -23,6 +23,15 @@ struct quantize_command {
   std::string format, out, method, calibration, output_format;
   std::size_t window = 512;
   bool report = false;
+
+  [[nodiscard]] bool to_gguf() const { return out.ends_with(".gguf"); }
+  void check() const {
+    const bool careful = !method.empty() || !calibration.empty() || !output_format.empty() || report;
+    if (careful && to_gguf()) throw CLI::ValidationError("a .gguf file is rounded to the nearest: --method, --calib, --output-format and --report are for artifacts");
+    if (!output_format.empty()) static_cast<void>(format_of(output_format));
+    if (careful && !quena::codes_of(format_of(format))) throw CLI::ValidationError("--method, --calib, --output-format and --report need an integer format, such as int4");
+    if (!to_gguf()) static_cast<void>(format_of(format));
+  }
 };
 
 /// A path from UTF-8.
@@ -74,8 +83,7 @@ quena::llama<quena::cpu> rounded(const quantize_command& o, const quena::checkpo
 
 void to_artifact(const quantize_command& o, const quena::byte_sink& sink) {
   const quena::format format = format_of(o.format);
-  const bool integers = quena::codes_of(format).has_value(), careful = !o.method.empty() || !o.calibration.empty() || !o.output_format.empty() || o.report;
-  if (!integers && careful) throw CLI::ValidationError("--method, --calib, --output-format and --report need an integer format, such as int4");
+  const bool integers = quena::codes_of(format).has_value();
   const quena::checkpoint files = quena::checkpoint::open(o.model.path);
   quena::check_finite(files, {.every_value = true});
   const quena::llama<quena::cpu> model = integers ? rounded(o, files, format) : load_model<quena::cpu>(o.model, files, format, 0);
@@ -87,14 +95,12 @@ void run_quantize(const quantize_command& o) {
   std::error_code ignored;
   if (std::filesystem::equivalent(file_path(o.model.path), file_path(o.out), ignored))
     quena::fail(quena::errc::invalid_argument, "quantize", "expected another file than the model's own", o.out);
-  const bool gguf = o.out.ends_with(".gguf");
-  if (gguf && (!o.method.empty() || !o.calibration.empty() || !o.output_format.empty() || o.report)) throw CLI::ValidationError("a .gguf file is rounded to the nearest: --method, --calib, --output-format and --report are for artifacts");
   std::optional<quena::output_file> out;  // made with its first bytes: a refused model leaves nothing
   const auto sink = [&](std::span<const std::byte> bytes) {
     if (!out) out.emplace(o.out);
     out->write(bytes);
   };
-  gguf ? to_gguf(o, sink) : to_artifact(o, sink);
+  o.to_gguf() ? to_gguf(o, sink) : to_artifact(o, sink);
   out->finish();
 }
 

@@ -93,7 +93,7 @@ class artifact_file {
     fail(errc::malformed, "artifact", {"expected a hash of ", detail::shortened(name), ", got none"}, file());
   }
   /// Errors   malformed: the bytes are not those that were written.
-  void check(std::string_view name, std::uint64_t got) const {
+  void expect_hash(std::string_view name, std::uint64_t got) const {
     if (got != expected_hash(name)) fail(errc::malformed, "artifact", {detail::shortened(name), ": expected the bytes that were written, got others: the file is damaged"}, file());
   }
   /// What keeps the bytes in memory; null where the caller does.
@@ -104,7 +104,7 @@ class artifact_file {
     for (const auto& [name, value] : file_->metadata()) hashes_.emplace_back(name, value);
     detail::sort_by_name(hashes_, [](const auto& entry) { return entry.first; });
     for (const safetensors_tensor& t : tensors())
-      if (!t.name.starts_with("packed/")) check(t.name, detail::serial_hash(t.data));
+      if (!t.name.starts_with("packed/")) expect_hash(t.name, detail::serial_hash(t.data));
   }
 
   static void check_header(std::span<const std::byte> bytes, std::string_view file) {

@@ -43,8 +43,8 @@ template <packing_backend B>
 void write_artifact(const checkpoint& files, const llama<B>& model, const byte_sink& out, const std::function<void(double fraction)>& progress = {}) {
   json manifest = {{"version", 1}, {"form", B::packed_form}, {"format", format_name(model.weights().stored)}, {"tensors", json::array()}, {"matrices", json::object()}};
   artifact_writer writer;
-  const auto small = detail::small_files(files);
-  for (const auto& [name, bytes] : small) writer.add("files/" + name, std::as_bytes(std::span(bytes)));
+  const auto texts = detail::small_files(files);
+  for (const auto& [name, bytes] : texts) writer.add("files/" + name, std::as_bytes(std::span(bytes)));
 
   const auto add_gain = [&](const std::string& name, const typename B::vector& v) {  // the model's: a method may have scaled it
     const std::span<const float> values = model.backend().values(v);

@@ -119,15 +119,15 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
         rows = gate_up ? t.shape[0] : rows + t.shape[0], cols = t.shape[1];
       }
       const std::vector<packed_part> parts = detail::packed_parts(files, name, rows, cols, gate_up ? 1 : modules.size());
-      const auto check = [&](const std::string& part, std::span<const std::byte> bytes) {
-        artifact->check(part, b.hash(bytes));
+      const auto expect = [&](const std::string& part, std::span<const std::byte> bytes) {
+        artifact->expect_hash(part, b.hash(bytes));
         done += bytes.size();
       };
       for (std::size_t i = 0; i < parts.size(); ++i) {
         const std::string part = detail::part_name(name, i);
         if (parts[i].gate_up != gate_up) fail(errc::malformed, "artifact", {name, ": expected ", (gate_up ? "a pair" : "one matrix"), ", got another"}, artifact->file());
-        check(part, parts[i].weights);
-        if (!parts[i].bias.empty()) check(part + "/bias", parts[i].bias);
+        expect(part, parts[i].weights);
+        if (!parts[i].bias.empty()) expect(part + "/bias", parts[i].bias);
       }
       if (o.progress) o.progress(done, total);
       return b.adopt(parts, artifact->keeper());

@@ -43,7 +43,8 @@ class gptq_inputs {
       reversed(i, i) += reversed(i, i) > 0 ? extra : 1;
     }
     const Eigen::LLT<Eigen::Ref<Eigen::MatrixXd>> factors(reversed);
-    if (factors.info() != Eigen::Success) fail(errc::non_finite, "gptq", "expected inputs whose second moments are positive, got others");
+    if (factors.info() != Eigen::ComputationInfo{})  // not Eigen::Success: X11 has a macro of that name
+      fail(errc::non_finite, "gptq", "expected inputs whose second moments are positive, got others");
     Eigen::MatrixXd inverse = Eigen::MatrixXd::Identity(n, n);
     factors.matrixL().solveInPlace(inverse);
     U_ = inverse.reverse().cast<float>();

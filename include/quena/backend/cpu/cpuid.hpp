@@ -67,7 +67,7 @@ struct cpu_features {
 }
 
 /// How many bytes ahead of a stream of weights kernels should ask for memory; 0: not at all. AMD's prefetchers keep up by themselves, and
-/// requests on top of theirs cost up to 40 % (measured on Zen 4); elsewhere they help.
+/// requests on top of theirs cost up to 40 %, depending on where the code lies (measured on Zen 4); other makers' are not known to.
 [[nodiscard]] inline std::size_t stream_ahead() noexcept {
 #if QUENA_X86
   constexpr std::uint32_t amd = 0x444d4163;  // "cAMD", the end of "AuthenticAMD"
