@@ -66,7 +66,9 @@ TEST_CASE("quantize: the report, and another format for the output") {
       .progress = [&](double f) { CHECK(f > last); last = f; }, .report = [&](const matrix_report& r) { CHECK(seen.emplace(r.name, r).second); }});
   CHECK(last == doctest::Approx(1));
   CHECK(seen.size() == 15);
-  for (const auto& [name, r] : seen) {
+  for (const auto& entry : seen) {
+    const std::string& name = entry.first;
+    const matrix_report& r = entry.second;
     CAPTURE(name);
     CHECK(r.weight_error > 0.001);
     CHECK(r.weight_error < (name == "model.embed_tokens.weight" ? 0.01 : 0.2));

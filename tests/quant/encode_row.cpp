@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
-#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -46,7 +45,8 @@ TEST_CASE("encode_row: K-quants come back within their steps") {
   std::vector<float> w(512);
   for (std::size_t i = 0; i < w.size(); ++i)  // sub-blocks of very different ranges, some of one sign
     w[i] = std::normal_distribution<float>(i / 32 % 5 == 3 ? 2.0f : 0.0f, std::ldexp(1.0f, static_cast<int>(i / 32 % 4) - 2))(random);
-  for (const auto& [type, part] : {std::pair{dtype::q4_k, 1.0f / 15}, {dtype::q6_k, 1.0f / 60}}) {
+  for (const dtype type : {dtype::q4_k, dtype::q6_k}) {
+    const float part = type == dtype::q4_k ? 1.0f / 15 : 1.0f / 60;
     const std::vector<float> got = through(type, w);
     for (std::size_t block = 0; block < w.size(); block += 32) {
       const auto [low, high] = std::minmax_element(w.begin() + static_cast<std::ptrdiff_t>(block), w.begin() + static_cast<std::ptrdiff_t>(block) + 32);
