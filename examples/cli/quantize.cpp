@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // quena quantize: writes a model anew with its weights in another format, as an artifact or as a .gguf file.
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,7 +22,7 @@ namespace {
 struct quantize_command {
   model_options model;
   std::string format, out, method, calibration, output_format;
-  std::size_t window = 512;
+  std::size_t window = 512, calibration_tokens = 32768;
   bool report = false;
 
   [[nodiscard]] bool to_gguf() const { return out.ends_with(".gguf"); }
@@ -66,12 +67,13 @@ quena::quant_method method_of(const quantize_command& o) {
 quena::llama<quena::cpu> rounded(const quantize_command& o, const quena::checkpoint& files, quena::format format) {
   std::vector<token_id> ids;
   if (!o.calibration.empty()) ids = quena::tokenizer::open(files).encode(read_file(o.calibration));
+  if (ids.size() > o.calibration_tokens) ids.resize(o.calibration_tokens);
   std::optional<quena::format> output;
   if (!o.output_format.empty()) output = format_of(o.output_format);
   std::vector<quena::matrix_report> reports;
   progress_bar bar("quantizing");
   quena::llama<quena::cpu> model = quena::quantize_model(files, make_backend<quena::cpu>(o.model), {.format = format, .output = output, .method = method_of(o), .calibration = ids, .window = o.window, .progress = std::ref(bar),
-      .report = [&](const quena::matrix_report& r) { if (o.report) reports.push_back(r); }});
+      .report = o.report ? [&](const quena::matrix_report& r) { reports.push_back(r); } : std::function<void(const quena::matrix_report&)>()});
   ordered_json list = ordered_json::array();
   for (const quena::matrix_report& r : reports) {
     list.push_back({{"name", r.name}, {"weight_error", r.weight_error}});
@@ -115,6 +117,7 @@ void add_quantize(CLI::App& app, action& run) {
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(quena::detail::quant_method_names), std::end(quena::detail::quant_method_names))))
       ->type_name("M");
   sub->add_option("--calib", o->calibration, "a text like those that the model will see")->type_name("FILE");
+  add_number(*sub, "--calib-tokens", o->calibration_tokens, 2, 1 << 24, "how much of it is read; each token takes 4 bytes for each of hidden_size (32768)");
   add_number(*sub, "--window", o->window, 2, 1 << 20, "tokens of it that are read together");
   sub->add_option("--output-format", o->output_format, "another integer format for the output matrix (and the embedding, if it is the same)")->type_name("X");
   sub->add_flag("--report", o->report, "the error of every matrix, as JSON on standard output");
