@@ -95,8 +95,10 @@ void to_artifact(const quantize_command& o, const quena::byte_sink& sink) {
 
 void run_quantize(const quantize_command& o) {
   std::error_code ignored;
-  if (std::filesystem::equivalent(file_path(o.model.path), file_path(o.out), ignored))
-    quena::fail(quena::errc::invalid_argument, "quantize", "expected another file than the model's own", o.out);
+  const std::filesystem::path out_path = file_path(o.out), folder = out_path.has_parent_path() ? out_path.parent_path() : std::filesystem::path(".");
+  const bool in_the_model = std::filesystem::exists(out_path, ignored) && std::filesystem::equivalent(file_path(o.model.path), folder, ignored);
+  if (in_the_model || std::filesystem::equivalent(file_path(o.model.path), out_path, ignored) || std::filesystem::equivalent(file_path(o.calibration), out_path, ignored))
+    quena::fail(quena::errc::invalid_argument, "quantize", "expected another file than the model's own and the calibration text", o.out);
   std::optional<quena::output_file> out;  // made with its first bytes: a refused model leaves nothing
   const auto sink = [&](std::span<const std::byte> bytes) {
     if (!out) out.emplace(o.out);

@@ -92,3 +92,26 @@ TEST_CASE("gguf writer: refuses types it does not write and weights that are not
   CHECK(quena_test::code_of([&] { write_gguf(gguf_file::from_memory(bad), {dtype::q8_0}, nothing); }) == errc::malformed);
   CHECK_THROWS_WITH(write_gguf(gguf_file::from_memory(bad), {dtype::q8_0}, nothing), doctest::Contains("odd: expected finite weights, got one at element 40"));
 }
+
+TEST_CASE("gguf writer: weights beyond the range of their new type are refused") {
+  const std::vector<std::byte> large = small_file(1e6f);  // in the matrix that falls back to f16
+  CHECK(quena_test::code_of([&] { write_gguf(gguf_file::from_memory(large), {dtype::q8_0}, [](std::span<const std::byte>) {}); }) == errc::non_finite);
+  CHECK_NOTHROW(write_gguf(gguf_file::from_memory(large), {dtype::bf16}, [](std::span<const std::byte>) {}));
+}
+
+TEST_CASE("gguf writer: the head of a file keeps the tensor that belongs to the configuration") {
+  detail::gguf_head h;
+  h.raw(std::as_bytes(std::span("GGUF", 4)));
+  h.number(std::uint32_t{3}), h.number(std::uint64_t{1}), h.number(std::uint64_t{1});
+  h.text("general.architecture"), h.number(std::uint32_t{8}), h.text("llama");
+  h.text("rope_freqs.weight"), h.number(std::uint32_t{1}), h.number(std::uint64_t{3}), h.number(std::uint32_t{0}), h.number(std::uint64_t{0});
+  h.pad_to(32);
+  for (const float x : {1.0f, 3.0f, 8.0f}) h.number(x);
+  h.pad_to(32);
+  const gguf_file source = gguf_file::from_memory(h.bytes());
+  const detail::gguf_head again = detail::gguf_metadata(source);
+  const gguf_file head = gguf_file::from_memory(again.bytes());
+  REQUIRE(head.find_tensor("rope_freqs.weight") != nullptr);
+  CHECK(values(*head.find_tensor("rope_freqs.weight")) == std::vector<float>{1, 3, 8});
+  CHECK(head.get_string("general.architecture") == "llama");
+}

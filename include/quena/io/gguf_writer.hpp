@@ -76,11 +76,22 @@ inline void add_gguf_metadata(gguf_head& head, const gguf_file& source, std::siz
   if (!has_version) add_version();
 }
 
-/// A GGUF file with the metadata of `source` and no tensors.
+inline void add_gguf_record(gguf_head& head, const gguf_tensor& t, dtype stored, std::uint64_t offset) {
+  head.text(t.name);
+  head.number(static_cast<std::uint32_t>(t.dims.size()));
+  for (const std::size_t d : t.dims) head.number(static_cast<std::uint64_t>(d));
+  head.number(gguf_dtype_id(stored));
+  head.number(offset);
+}
+
+/// A GGUF file with what `source` says of its model: the metadata, and the one tensor that belongs to the configuration.
 inline gguf_head gguf_metadata(const gguf_file& source) {
   gguf_head head;
-  add_gguf_metadata(head, source, 0, std::nullopt);
+  const gguf_tensor* const divisors = source.find_tensor("rope_freqs.weight");
+  add_gguf_metadata(head, source, divisors != nullptr ? 1 : 0, std::nullopt);
+  if (divisors != nullptr) add_gguf_record(head, *divisors, divisors->type, 0);
   head.pad_to(source.alignment());
+  if (divisors != nullptr) head.raw(divisors->data), head.pad_to(source.alignment());
   return head;
 }
 
@@ -132,11 +143,7 @@ inline void write_gguf(const gguf_file& source, const gguf_target& target, const
   detail::add_gguf_metadata(head, source, source.tensors().size(), file_type);
   std::uint64_t offset = 0;
   for (const gguf_tensor& t : source.tensors()) {
-    head.text(t.name);
-    head.number(static_cast<std::uint32_t>(t.dims.size()));
-    for (const std::size_t d : t.dims) head.number(static_cast<std::uint64_t>(d));
-    head.number(detail::gguf_dtype_id(stored(t)));
-    head.number(offset);
+    detail::add_gguf_record(head, t, stored(t), offset);
     offset += (n_bytes(stored(t), elements(t)) + alignment - 1) / alignment * alignment;
   }
   head.pad_to(alignment);
@@ -161,6 +168,8 @@ inline void write_gguf(const gguf_file& source, const gguf_target& target, const
       for (std::size_t r = 0; r < rows; ++r) {
         dequantize_row(t.type, t.data.data() + r * from_bytes, row.data(), cols);
         encode_row(to, row.data(), cols, out.data());
+        if (find_non_finite(to, out.data(), cols) != cols)
+          fail(errc::non_finite, "quantize", {t.name, ": expected weights within the range of ", dtype_name(to), ", got larger ones in row ", r}, source.file());
         sink(out);
         written += out.size();
       }

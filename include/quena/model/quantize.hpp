@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -125,6 +128,8 @@ class model_quantizer {
       if (n_tokens_ != 0) {
         through(false, exact_layer(l), [&](layer_input i, tensor_view<const float, 2> in) { seen[static_cast<std::size_t>(i)].add(in); });
         for (input_moments& m : seen) m.finish();
+        for (const input_moments& m : seen)
+          if (!m.H.allFinite()) fail(errc::non_finite, "quantize", {"expected finite activations on the calibration text, got others in layer ", l}, files_.path());
       }
       w.layers.push_back(rounded_layer(l, seen));
       through(true, w.layers.back(), [](layer_input, tensor_view<const float, 2>) {});
@@ -188,7 +193,17 @@ class model_quantizer {
   /// f(i) for i in [0, n), on all threads.
   template <class F>
   void parallel(std::size_t n, F&& f) const {
-    if (n != 0) run_.run(n, {&f, [](const void* task, std::size_t i) { (*static_cast<const std::remove_reference_t<F>*>(task))(i); }});
+    std::atomic<bool> failed{false};
+    std::exception_ptr first;
+    const auto task = [&](std::size_t i) {  // an executor's threads let no exception through
+      if (!failed.load()) try {
+          f(i);
+        } catch (...) {
+          if (!failed.exchange(true)) first = std::current_exception();
+        }
+    };
+    if (n != 0) run_.run(n, {&task, [](const void* t, std::size_t i) { (*static_cast<const decltype(task)*>(t))(i); }});
+    if (first) std::rethrow_exception(first);
   }
 
   /// Rounds stacked tensors that share their inputs. The inputs' memory is given up.
@@ -233,9 +248,10 @@ class model_quantizer {
         errors[c] = {static_cast<double>(off.squaredNorm()), static_cast<double>(w.squaredNorm()), 0, 0};
         if (data && o_.report) errors[c][2] = output_norm(off, in), errors[c][3] = output_norm(w, in);
       });
+      std::array<double, 4> sum{};
+      for (const auto& e : errors) for (std::size_t i = 0; i < 4; ++i) sum[i] += e[i];
+      if (!std::isfinite(sum[0])) fail(errc::non_finite, "quantize", {t.source.name, ": expected weights whose scales fit in f16, got larger ones"}, files_.path());
       if (o_.report) {
-        std::array<double, 4> sum{};
-        for (const auto& e : errors) for (std::size_t i = 0; i < 4; ++i) sum[i] += e[i];
         o_.report({std::string(t.source.name), std::sqrt(sum[0] / (std::max)(sum[1], 1e-300)), data ? std::optional(std::sqrt(sum[2] / (std::max)(sum[3], 1e-300))) : std::nullopt});
       }
       sources.push_back(t.source);
@@ -327,7 +343,11 @@ class model_quantizer {
 ///          moments; gptq also n^3 operations for each matrix with n inputs. Memory: the rounded weights, one layer in floats, the text's
 ///          activations of hidden_size, and 4 n^2 bytes (gptq: 24 n^2) for the widest matrix.
 inline llama<cpu> quantize_model(const checkpoint& files, cpu b, const quantize_options& o) {
-  return detail::model_quantizer(files, std::make_shared<const cpu>(std::move(b)), o).run();
+  try {
+    return detail::model_quantizer(files, std::make_shared<const cpu>(std::move(b)), o).run();
+  } catch (const std::bad_alloc&) {
+    fail(errc::out_of_memory, "quantize", "expected memory for a layer and its inputs, got none", files.path());
+  }
 }
 
 }  // namespace quena::inline QUENA_ABI
