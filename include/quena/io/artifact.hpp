@@ -3,7 +3,7 @@
 //
 // The file is a safetensors file (any reader of that format lists it), with these conventions:
 //   __metadata__     "quena": hash of the header (see below), first; then for each tensor its hash: hash_pieces() over its bytes
-//   manifest.json    what the packed tensors mean (model/artifact.hpp)
+//   manifest.json    what the packed tensors mean (model/packed_weights.hpp)
 //   files/NAME       the model's small files as they were: config.json, tokenizer.json, …, or model.gguf without its tensors
 //   packed/NAME      packed matrices, at multiples of 64 bytes;  padding/N  zeros in between
 //   other names      plain tensors (norm gains), as in the checkpoint

@@ -44,9 +44,6 @@ struct layer_weights {
   typename B::matrix down_proj;                 // [hidden_size, intermediate_size]
 };
 
-template <backend B>
-struct llama_weights;
-
 /// f(name, matrix) for every matrix, in the order of loading. A name is the modules that are stacked in it: as in an artifact.
 template <class Weights, class F>
 void for_each_matrix(Weights& w, F&& f) {
@@ -88,8 +85,7 @@ template <backend B>
 llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, const B& b, const weight_options& o) {
   check_tensors(files, c);
   const artifact_file* const artifact = files.artifact();
-  format stored = stored_format(o.format, files.find("model.embed_tokens.weight")->type);
-  if (artifact != nullptr) stored = detail::artifact_format<B>(files, o.format);
+  const format stored = artifact != nullptr ? detail::artifact_format<B>(files, o.format) : stored_format(o.format, files.find("model.embed_tokens.weight")->type);
   std::size_t done = 0, total = 0;
   if (artifact != nullptr) for (const safetensors_tensor& t : artifact->tensors()) total += t.data.size();
   else for (const checkpoint_tensor& t : files.tensors()) total += t.data.size();

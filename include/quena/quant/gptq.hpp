@@ -17,6 +17,7 @@
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
 
+#include "../core/error.hpp"
 #include "rounding.hpp"
 
 namespace quena::inline QUENA_ABI {

@@ -13,9 +13,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <vector>
 
-#include "../core/error.hpp"
 #include "codes.hpp"
 
 namespace quena::inline QUENA_ABI {
@@ -118,7 +116,7 @@ inline group_fit search_fit(const code_format& f, std::span<const float> w, cons
 /// min over scale (or zero) of sum |w - scale * (q - zero)|^p, p < 1, by half-quadratic splitting: an auxiliary error e takes the outliers
 /// (soft threshold), the rest is least squares. The best iterate wins.
 /// Source   Badri and Shaji 2023, Half-Quadratic Quantization; where a format has no zero point, the scale is solved for instead of it.
-inline group_fit hqq_fit(const code_format& f, std::span<const float> w, std::vector<float>& scratch) {
+inline group_fit hqq_fit(const code_format& f, std::span<const float> w) noexcept {
   constexpr float p = 0.7f, growth = 1.01f;
   constexpr int rounds = 20;
   const auto error = [&](const group_fit& fit) {
@@ -131,7 +129,6 @@ inline group_fit hqq_fit(const code_format& f, std::span<const float> w, std::ve
   if (best.scale == 0) return best;
   double least = error(best);
   float beta = 10 / std::fabs(best.scale), zero = best.zero;
-  scratch.resize(w.size());
   for (int i = 0; i < rounds; ++i, beta *= growth) {
     const float inverse = inverse_or_zero(fit.scale);
     double wq = 0, qq = 0, z = 0;
@@ -158,12 +155,11 @@ inline group_fit hqq_fit(const code_format& f, std::span<const float> w, std::ve
 /// The fits of all groups of a row.   h: [cols] or null
 inline void fit_row(const code_format& f, quant_method method, std::span<const float> w, const float* h, std::span<group_fit> fits) {
   const std::size_t group = group_columns(f, w.size());
-  std::vector<float> scratch;
   for (std::size_t g = 0; g < fits.size(); ++g) {
     const std::size_t first = g * group, n = (std::min)(group, w.size() - first);
     const std::span<const float> part = w.subspan(first, n);
     fits[g] = method == quant_method::nearest ? detail::nearest_fit(f, part)
-              : method == quant_method::hqq   ? detail::hqq_fit(f, part, scratch)
+              : method == quant_method::hqq   ? detail::hqq_fit(f, part)
                                               : detail::search_fit(f, part, h == nullptr ? nullptr : h + first);
   }
 }
