@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -80,21 +79,12 @@ class artifact_file {
     const safetensors_tensor* t = file_->find(name);
     return t == nullptr ? std::nullopt : std::optional(t->data);
   }
-  /// The hash that a tensor's bytes should have.
-  /// Errors   malformed: the header has none.
-  [[nodiscard]] std::uint64_t expected_hash(std::string_view name) const {
-    const auto at = std::lower_bound(hashes_.begin(), hashes_.end(), name, [](const auto& entry, std::string_view n) { return entry.first < n; });
-    if (at != hashes_.end() && at->first == name) {
-      std::uint64_t h = 0;
-      const auto [text, value] = *at;
-      const auto r = std::from_chars(value.data(), value.data() + value.size(), h, 16);
-      if (r.ec == std::errc() && r.ptr == value.data() + value.size() && value.size() == 16) return h;
-    }
-    fail(errc::malformed, "artifact", {"expected a hash of ", detail::shortened(name), ", got none"}, file());
-  }
-  /// Errors   malformed: the bytes are not those that were written.
+  /// Compares the hash of a tensor's bytes with the one in the header.
+  /// Errors   malformed: the header has none, or the bytes are not those that were written.
   void expect_hash(std::string_view name, std::uint64_t got) const {
-    if (got != expected_hash(name)) fail(errc::malformed, "artifact", {detail::shortened(name), ": expected the bytes that were written, got others: the file is damaged"}, file());
+    const auto at = std::lower_bound(hashes_.begin(), hashes_.end(), name, [](const auto& entry, std::string_view n) { return entry.first < n; });
+    if (at == hashes_.end() || at->first != name) fail(errc::malformed, "artifact", {"expected a hash of ", detail::shortened(name), ", got none"}, file());
+    if (at->second != detail::hash_text(got)) fail(errc::malformed, "artifact", {detail::shortened(name), ": expected the bytes that were written, got others: the file is damaged"}, file());
   }
   /// What keeps the bytes in memory; null where the caller does.
   [[nodiscard]] std::shared_ptr<const void> keeper() const noexcept { return file_->mapped().bytes().empty() ? nullptr : std::shared_ptr<const void>(file_); }
