@@ -135,7 +135,7 @@ void bench_attend(const options& o, const machine& m, const quena::cpu& b) {
   fill(qkv.data(), 512 * width, 1);
   const std::vector<float> cos(512 * d / 2, 1.0f), sin(512 * d / 2, 0.0f);
   const std::size_t n_layers = 8;  // rotated through, as in a model
-  for (const quena::dtype cell : {quena::dtype::f32, quena::dtype::f16, quena::dtype::bf16}) {
+  for (const quena::dtype cell : {quena::dtype::f32, quena::dtype::f16, quena::dtype::bf16, quena::dtype::i8}) {
     auto pool = b.make_kv_pool({n_layers, n_kv_heads, d, page_size, pages.size(), cell});
     for (const std::size_t n : {512u, 1u, 4u}) {
       std::vector<quena::token_id> tokens(n);
@@ -153,7 +153,7 @@ void bench_attend(const options& o, const machine& m, const quena::cpu& b) {
       for (const std::uint32_t p : positions) positions_read += p + 1.0;
       std::size_t at = 0;
       measure(o, m, "attend " + std::string(quena::dtype_name(cell)) + ", rows " + std::to_string(n) + " of " + std::to_string(n_positions),
-              false, positions_read * static_cast<double>(2 * n_heads * d) * 1e-9, static_cast<double>(n_positions * 2 * n_kv_heads * d * quena::block_bytes(cell)) * 1e-9,
+              false, positions_read * static_cast<double>(2 * n_heads * d) * 1e-9, static_cast<double>(n_positions * 2 * n_kv_heads * pool.shape().row_bytes()) * 1e-9,
               [&] { b.attend(stream, {qkv.data(), {n, width}}, last, at++ % n_layers, pool, {out.data(), {n, n_heads * d}}); });
     }
   }

@@ -27,13 +27,13 @@ struct toy {
   struct stream {};
   struct kv_pool {
     kv_shape s;
-    std::vector<std::byte> bytes = std::vector<std::byte>(checked_cells(s) * block_bytes(s.cell));
+    std::vector<std::byte> bytes = std::vector<std::byte>(checked_cells(s) == 0 ? 0 : s.n_pages * s.page_bytes());
     const kv_shape& shape() const { return s; }
     std::byte* page(page_id p) { return bytes.data() + p * s.page_bytes(); }
     const std::byte* page(page_id p) const { return bytes.data() + p * s.page_bytes(); }
     /// Where in its page the key (part 0) or value (part 1) of a position begins.
     std::size_t offset(std::size_t layer, std::size_t part, std::size_t head, std::size_t position) const {
-      return (((layer * 2 + part) * s.n_kv_heads + head) * s.page_size + position % s.page_size) * s.head_dim * block_bytes(s.cell);
+      return (((layer * 2 + part) * s.n_kv_heads + head) * s.page_size + position % s.page_size) * s.row_bytes();
     }
   };
 
@@ -115,8 +115,7 @@ struct toy {
         }
       std::byte* const page = pool.page(b.page_tables[b.sequences[i]][b.positions[i] / pool.s.page_size]);
       for (std::size_t h = 0; h < 2 * n_kv; ++h)
-        for (std::size_t t = 0; t < d; ++t)
-          store_as(qkv(i, (n_heads + h) * d + t), pool.s.cell, page + pool.offset(layer, h / n_kv, h % n_kv, b.positions[i]) + t * block_bytes(pool.s.cell));
+        store_cells(&qkv(i, (n_heads + h) * d), d, pool.s.cell, page + pool.offset(layer, h / n_kv, h % n_kv, b.positions[i]));
     }
   }
   void attend(stream&, rows_in qkv, const batch& b, std::size_t layer, const kv_pool& pool, rows_out out) const {
@@ -127,7 +126,7 @@ struct toy {
         std::vector<float> weight(std::size_t{b.positions[i]} + 1), cells(d), value(d);
         const auto load = [&](std::size_t part, std::size_t p) {
           const page_id page = b.page_tables[b.sequences[i]][p / pool.s.page_size];
-          dequantize_row(pool.s.cell, pool.page(page) + pool.offset(layer, part, h / group, p), cells.data(), d);
+          load_cells(pool.s.cell, pool.page(page) + pool.offset(layer, part, h / group, p), cells.data(), d);
         };
         for (std::size_t p = 0; p < weight.size(); ++p) load(0, p), weight[p] = dot(&qkv(i, h * d), cells.data(), d) / std::sqrt(static_cast<float>(d));
         const float largest = *std::max_element(weight.begin(), weight.end());

@@ -88,7 +88,7 @@ class Usage(Case):
                      ("generate", "-m", MODEL, "-p", "x", "-n", "-1"), ("generate", "-m", MODEL, "-p", "x", "-n", "1e3"),
                      ("generate", "-m", MODEL, "-p", "x", "--threads", "0"), ("generate", "-m", MODEL, "-p", "x", "--ctx", "0"),
                      ("generate", "-m", MODEL, "-p", "x", "--temp", "hot"), ("generate", "-m", MODEL, "-p", "x", "--format", "f64"),
-                     ("generate", "-m", MODEL, "-p", "x", "--backend", "abacus"), ("generate", "-m", MODEL, "-p", "x", "--kv-type", "i8"),
+                     ("generate", "-m", MODEL, "-p", "x", "--backend", "abacus"), ("generate", "-m", MODEL, "-p", "x", "--kv-type", "int4"),
                      ("logits", "-m", MODEL, "-o", "/dev/null"), ("logits", "-m", MODEL, "--ids", "1"), ("detokenize", "-m", MODEL),
                      ("perplexity", "-m", MODEL), ("perplexity", "-m", MODEL, "--ids-file", "x", "--window", "1"), ("template", "-m", MODEL)):
             with self.subTest(args=args):

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <utility>
 #include <limits>
 #include <system_error>
 
@@ -102,10 +103,10 @@ void add_model_options(CLI::App& app, model_options& o) {
   add_number(app, "--threads", o.threads, 1, 4096, "threads (one per core)")->type_name("N");
   add_number(app, "--ctx", o.context, 1, std::int64_t{1} << 31, "longest text in tokens (the model's, 4096 at most)")->type_name("N");
   app.add_option_function<std::string>("--kv-type", [&o](const std::string& name) {
-    for (const quena::dtype d : {quena::dtype::f32, quena::dtype::f16, quena::dtype::bf16})
-      if (quena::dtype_name(d) == name) return void(o.kv = d);
-    usage_error("--kv-type", "f32, f16 or bf16", name);
-  }, "keys and values in memory: f32, f16, bf16")->type_name("X");
+    for (const auto& [known, d] : {std::pair{"f32", quena::dtype::f32}, {"f16", quena::dtype::f16}, {"bf16", quena::dtype::bf16}, {"int8", quena::dtype::i8}})
+      if (name == known) return void(o.kv = d);
+    usage_error("--kv-type", "f32, f16, bf16 or int8", name);
+  }, "keys and values in memory: f32, f16, bf16, int8")->type_name("X");
   app.add_option_function<std::string>("--lora", [](const std::string&) { not_yet("--lora: this version has no adapters"); },
                                        "an adapter's folder, and its scale")->type_name("DIR[:SCALE]")->trigger_on_parse();
   app.add_option_function<std::string>("--backend", [&o](const std::string& name) {

@@ -82,7 +82,7 @@ memory_plan plan_memory(const quena::llama_config& c, std::size_t context) {
     plan.weights[f] = static_cast<std::size_t>(static_cast<double>(matrix_elements) * bits / 8) + vector_elements * 4;
   }
   constexpr std::size_t page_size = 16, rows = 512;
-  for (const quena::dtype cell : {quena::dtype::f32, quena::dtype::f16, quena::dtype::bf16})
+  for (const quena::dtype cell : {quena::dtype::f32, quena::dtype::f16, quena::dtype::bf16, quena::dtype::i8})
     plan.kv_cache[cell] = (context + page_size - 1) / page_size * quena::kv_shape{c.n_layers, c.n_kv_heads, c.head_dim, page_size, 0, cell}.page_bytes();
   const std::size_t attention = c.n_heads * c.head_dim, qkv = attention + 2 * c.n_kv_heads * c.head_dim;
   plan.workspace = 4 * (rows * (2 * c.hidden_size + qkv + attention + c.intermediate_size + c.head_dim) + 2 * (c.hidden_size + c.vocab_size));

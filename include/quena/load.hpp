@@ -25,7 +25,7 @@ struct load_options {
   quena::format format = quena::format::automatic;
   int threads = 0;               ///< 0: one per core; for the default backend only
   std::size_t context = 0;       ///< longest sequence; 0: the model's max_position_embeddings, 4096 at most
-  std::optional<dtype> kv = {};  ///< cache cells f32, f16 or bf16; none: f32 for a model in f32, f16 otherwise
+  std::optional<dtype> kv = {};  ///< cache cells f32, f16, bf16 or i8; none: f32 for a model in f32, f16 otherwise
   /// Where loaded checkpoints are kept as artifacts, so that the next load of the same one has nothing to do; empty: nowhere. The folder
   /// is made if need be; old artifacts are not removed. A cache that cannot be read or written only makes loading slower (log says why).
   std::string cache_dir = {};

@@ -68,14 +68,17 @@ struct packed_part {
 };
 
 /// The keys and values of a model: for each page, each layer, each KV head, `page_size` positions of `head_dim` cells.
+/// Cells of 8 bits are codes with one scale for each position and head, of keys and of values: quant/cells.hpp says how they are rounded.
 struct kv_shape {
   std::size_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
   std::size_t page_size = 16;  ///< positions per page, a multiple of 16
   std::size_t n_pages = 0;
-  dtype cell = dtype::f32;  ///< f32, f16 or bf16
+  dtype cell = dtype::f32;  ///< f32, f16, bf16 or i8
 
+  /// Bytes of one head's key (or value) at one position: its cells and, if it has one, its scale.
+  [[nodiscard]] std::size_t row_bytes() const noexcept { return head_dim * block_bytes(cell) + (cell == dtype::i8 ? sizeof(float) : 0); }
   /// Bytes of keys and values in one page, over all layers.
-  [[nodiscard]] std::size_t page_bytes() const noexcept { return 2 * n_layers * n_kv_heads * page_size * head_dim * block_bytes(cell); }
+  [[nodiscard]] std::size_t page_bytes() const noexcept { return 2 * n_layers * n_kv_heads * page_size * row_bytes(); }
 };
 
 /// One forward pass, seen from the backend. All arrays are in host memory and live until the pass ends. Rows of one sequence

@@ -19,7 +19,7 @@ namespace quena::inline QUENA_ABI {
 /// itself, bit for bit, where the contract says that a result may not depend on something:
 ///   weights    every type a file may have, in every format, stacked, biased, in GGUF's row order; sizes around vector widths
 ///   rows       none, one, many; alone, in other company, in another order, with other distances; nothing beside them is touched
-///   cache      cells of f32, f16, bf16; heads of 2 to 128; 1 to 8 query heads for each KV head; pages in any order, shared,
+///   cache      cells of f32, f16, bf16, i8; heads of 2 to 128; 1 to 8 query heads for each KV head; pages in any order, shared,
 ///              copied, moved through the host; sequences in pieces, mixed; leftovers beyond a position, NaN among them, ignored
 ///   errors     what doesn't fit is refused, writes nothing and leaves the backend working
 /// Errors   none of its own: an exception that the backend throws is a failure in the report.

@@ -39,7 +39,8 @@ class reference {
     [[nodiscard]] const float* at(page_id page, std::size_t layer, std::size_t values, std::size_t head, std::size_t offset) const noexcept {
       return cells_.data() + index(page, layer, values, head, offset);
     }
-    [[nodiscard]] std::size_t page_cells() const noexcept { return shape_.page_bytes() / block_bytes(shape_.cell); }
+    /// Keys and values of one position in a page, over all layers and heads: they lie one after the other.
+    [[nodiscard]] std::size_t page_rows() const noexcept { return 2 * shape_.n_layers * shape_.n_kv_heads * shape_.page_size; }
 
    private:
     [[nodiscard]] std::size_t index(page_id page, std::size_t layer, std::size_t values, std::size_t head, std::size_t offset) const noexcept {
@@ -51,6 +52,7 @@ class reference {
 
   struct stream {
     std::vector<double> scores;
+    std::vector<std::byte> cells;
   };
 
   [[nodiscard]] std::string_view name() const noexcept { return "reference"; }
@@ -124,22 +126,24 @@ class reference {
       }
   }
 
-  void rope_append(stream&, tensor_view<float, 2> qkv, const batch& rows, std::size_t layer, kv_pool& pool) const {
+  void rope_append(stream& s, tensor_view<float, 2> qkv, const batch& rows, std::size_t layer, kv_pool& pool) const {
     const kv_shape& shape = pool.shape();
+    s.cells.resize(shape.row_bytes());
     const std::size_t d = shape.head_dim, n_kv_heads = shape.n_kv_heads, n_heads = checked_query_heads("rope_append", qkv, rows, layer, shape);
     for (std::size_t i = 0; i < rows.n_rows(); ++i) {
       const auto [page, offset] = locate(rows, i, rows.positions[i], shape);
       for (std::size_t h = 0; h < n_heads + n_kv_heads; ++h)
         for (std::size_t t = 0; t < d / 2; ++t) {
           float &a = qkv(i, h * d + t), &b = qkv(i, h * d + d / 2 + t);
-          const double c = double{rows.cos(i, t)}, s = double{rows.sin(i, t)}, first = double{a}, second = double{b};
-          a = static_cast<float>(first * c - second * s);
-          b = static_cast<float>(second * c + first * s);
+          const double cos = double{rows.cos(i, t)}, sin = double{rows.sin(i, t)}, first = double{a}, second = double{b};
+          a = static_cast<float>(first * cos - second * sin);
+          b = static_cast<float>(second * cos + first * sin);
         }
       for (std::size_t values = 0; values < 2; ++values)
-        for (std::size_t h = 0; h < n_kv_heads; ++h)
-          for (std::size_t t = 0; t < d; ++t)
-            pool.at(page, layer, values, h, offset)[t] = rounded(qkv(i, (n_heads + values * n_kv_heads + h) * d + t), shape.cell);
+        for (std::size_t h = 0; h < n_kv_heads; ++h) {
+          store_cells(&qkv(i, (n_heads + values * n_kv_heads + h) * d), d, shape.cell, s.cells.data());
+          load_cells(shape.cell, s.cells.data(), pool.at(page, layer, values, h, offset), d);
+        }
     }
   }
 
@@ -185,16 +189,17 @@ class reference {
   void copy_page(stream&, kv_pool& pool, page_id from, page_id to) const {
     check_page("copy_page", pool.shape(), from);
     check_page("copy_page", pool.shape(), to);
-    std::copy_n(pool.at(from, 0, 0, 0, 0), pool.page_cells(), pool.at(to, 0, 0, 0, 0));
+    std::copy_n(pool.at(from, 0, 0, 0, 0), pool.page_rows() * pool.shape().head_dim, pool.at(to, 0, 0, 0, 0));
   }
   void read_page(stream&, const kv_pool& pool, page_id page, std::span<std::byte> host) const {
     check_page("read_page", pool.shape(), page, host.size());
-    const float* cells = pool.at(page, 0, 0, 0, 0);
-    for (std::size_t c = 0; c < pool.page_cells(); ++c) store_as(cells[c], pool.shape().cell, host.data() + c * block_bytes(pool.shape().cell));
+    const std::size_t d = pool.shape().head_dim;
+    for (std::size_t r = 0; r < pool.page_rows(); ++r) store_cells(pool.at(page, 0, 0, 0, 0) + r * d, d, pool.shape().cell, host.data() + r * pool.shape().row_bytes());
   }
   void write_page(stream&, kv_pool& pool, page_id page, std::span<const std::byte> host) const {
     check_page("write_page", pool.shape(), page, host.size());
-    dequantize_row(pool.shape().cell, host.data(), pool.at(page, 0, 0, 0, 0), pool.page_cells());
+    const std::size_t d = pool.shape().head_dim;
+    for (std::size_t r = 0; r < pool.page_rows(); ++r) load_cells(pool.shape().cell, host.data() + r * pool.shape().row_bytes(), pool.at(page, 0, 0, 0, 0) + r * d, d);
   }
 
  private:

@@ -14,6 +14,7 @@
 
 #include "../core/checked.hpp"
 #include "../core/float16.hpp"
+#include "../quant/cells.hpp"
 #include "../quant/codes.hpp"
 #include "backend.hpp"
 
@@ -88,13 +89,13 @@ inline std::size_t checked_query_heads(std::string_view where, tensor_view<const
   return all_heads - 2 * shape.n_kv_heads;
 }
 
-/// Checks a pool's shape and returns how many cells it has.
+/// Checks a pool's shape and returns how many cells it has; the bytes of all its pages are then known to be a number that fits.
 /// Errors   invalid_argument; out_of_memory: more bytes than can be counted.
 inline std::size_t checked_cells(const kv_shape& shape) {
   if (shape.n_layers == 0 || shape.n_kv_heads == 0 || shape.page_size == 0 || shape.head_dim == 0 || shape.head_dim % 2 != 0)
     detail::expected("make_kv_pool", "layers, KV heads, positions per page, and an even head_dim", {"head_dim ", shape.head_dim});
-  if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16)
-    detail::expected("make_kv_pool", "cells of f32, f16 or bf16", std::string(dtype_name(shape.cell)));
+  if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16 && shape.cell != dtype::i8)
+    detail::expected("make_kv_pool", "cells of f32, f16, bf16 or i8", std::string(dtype_name(shape.cell)));
   std::size_t n = 2 * sizeof(float);
   for (const std::size_t factor : {shape.n_layers, shape.n_kv_heads, shape.page_size, shape.head_dim, shape.n_pages}) n = checked_product(n, factor, "make_kv_pool");
   return n / sizeof(float);
@@ -121,12 +122,6 @@ inline void rounded_row(const matrix_source& source, std::size_t r, format f, st
     encode_block(*codes, out.data() + k, n, peak, block);
     decode_block(*codes, block, n, out.data() + k);
   }
-}
-/// A value as the bytes of type f32, f16 or bf16.   to: [block_bytes(type)]
-inline void store_as(float value, dtype type, std::byte* to) noexcept {
-  const std::uint16_t half = type == dtype::bf16 ? bf16(value).bits : f16(value).bits;
-  if (type == dtype::f32) std::memcpy(to, &value, sizeof value);
-  else std::memcpy(to, &half, sizeof half);
 }
 
 }  // namespace quena::inline QUENA_ABI

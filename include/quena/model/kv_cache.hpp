@@ -26,7 +26,7 @@ struct kv_options {
   std::size_t max_sequences = 1;    ///< sequences at the same time
   std::size_t page_size = 16;       ///< positions per page, a multiple of 16
   std::size_t n_pages = 0;          ///< pages in all; 0: enough for max_sequences of max_positions
-  std::optional<dtype> cell = {};   ///< f32, f16 or bf16; none: f32 for a model in f32, f16 otherwise
+  std::optional<dtype> cell = {};   ///< f32, f16, bf16 or i8; none: f32 for a model in f32, f16 otherwise
 };
 
 /// A sequence's cache as bytes of the host's, to be restored into any cache of the same shape on the same backend.
@@ -43,7 +43,7 @@ struct kv_snapshot {
 template <backend B>
 class kv_cache {
  public:
-  /// Errors   invalid_argument: page_size not a positive multiple of 16, a cell type other than f32, f16, bf16, zero sizes.
+  /// Errors   invalid_argument: page_size not a positive multiple of 16, a cell type other than f32, f16, bf16, i8, zero sizes.
   kv_cache(std::shared_ptr<const B> backend, kv_shape shape, std::size_t max_positions, std::size_t max_sequences)
       : backend_(std::move(backend)), max_positions_(checked(shape, max_positions, max_sequences)), pool_(backend_->make_kv_pool(shape)),
         stream_(backend_->make_stream({})), references_(shape.n_pages, 0), sequences_(max_sequences) {

@@ -349,7 +349,7 @@ template <backend B>
 void check_caches(conformance_log& log, const B& b, const conformance_options& o) {
   std::size_t turn = 0;
   for (const std::size_t head_dim : {2u, 8u, 12u, 16u, 64u, 80u, 128u})
-    for (const dtype cell : {dtype::f32, dtype::f16, dtype::bf16}) {
+    for (const dtype cell : {dtype::f32, dtype::f16, dtype::bf16, dtype::i8}) {
       const std::size_t group = std::size_t{1} << (turn % 4), n_kv_heads = head_dim < 64 || group == 1 ? 1 + turn % 3 : 1, n_layers = head_dim < 64 ? 2 : 1;
       check_attention(log, b, o, {{n_layers, n_kv_heads, head_dim, 16 * (1 + turn % 3), 0, cell}, n_kv_heads * group, {37, 1, 18, 41}, 35, true, 1, o.seed + turn});
       ++turn;

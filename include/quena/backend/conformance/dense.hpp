@@ -18,7 +18,7 @@ namespace detail {
 /// Floats as a file of type `type` (f32, f16, bf16) would hold them.
 inline std::vector<std::byte> stored(std::span<const float> values, dtype type) {
   std::vector<std::byte> bytes(n_bytes(type, values.size()));
-  for (std::size_t i = 0; i < values.size(); ++i) store_as(values[i], type, bytes.data() + i * block_bytes(type));
+  store_cells(values.data(), values.size(), type, bytes.data());
   return bytes;
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "../../core/float16.hpp"
+#include "../../quant/cells.hpp"
 #include "code_layout.hpp"
 #include "cpuid.hpp"
 #include "kernel_table.hpp"
@@ -76,9 +77,9 @@ namespace kernels {
                                       {&matmul_many<float>, &matmul_many<f16>, &matmul_many<bf16>},                                     \
                                       &codes::quantize,                                                                                 \
                                       &codes::matmul_codes,                                                                             \
-                                      {&attend<float>, &attend<f16>, &attend<bf16>},                                                    \
+                                      {{&attend<float>, &attend<f16>, &attend<bf16>}, &attend<std::int8_t>},                                          \
                                       &merge,                                                                                           \
-                                      {&append<float>, &append<f16>, &append<bf16>},                                                    \
+                                      {{&append<float>, &append<f16>, &append<bf16>}, &append_codes},                                          \
                                       &rotate,                                                                                          \
                                       &rmsnorm,                                                                                         \
                                       &softmax,                                                                                         \

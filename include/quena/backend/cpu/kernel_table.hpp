@@ -96,7 +96,7 @@ struct attend_args {
   std::ptrdiff_t q_stride;
   std::size_t n_rows, group, head_dim;
   const std::uint32_t* positions;  ///< [n_rows], ascending: row i attends to 0 … positions[i]
-  const std::byte* pages;          ///< of this layer and head: page p at pages + p * page_bytes, keys first
+  const std::byte* pages;          ///< of this layer and head: page p at pages + p * page_bytes, keys first, as in kv_pool.hpp
   std::size_t page_bytes, value_offset, page_size;
   const std::uint32_t* page_table;
   float* scratch;   ///< attend_scratch() floats
@@ -114,11 +114,19 @@ constexpr std::size_t attend_scratch(std::size_t head_dim) noexcept {
   return attend_lanes * padded + 2 * chunk_positions * padded + 8 * chunk_positions + 8 * padded + attend_lanes * (padded + 2) + 64;
 }
 
-/// Kernels that exist for each weight or cell type, in the order f32, f16, bf16 of dtype.
+/// Kernels that exist for each floating-point type, in the order f32, f16, bf16 of dtype.
 template <class Function>
 struct by_type {
   Function f32, f16, bf16;
   [[nodiscard]] constexpr Function operator[](dtype t) const noexcept { return t == dtype::f16 ? f16 : t == dtype::bf16 ? bf16 : f32; }
+};
+
+/// And for each cell type.
+template <class Function>
+struct by_cell {
+  by_type<Function> floats;
+  Function i8;
+  [[nodiscard]] constexpr Function operator[](dtype t) const noexcept { return t == dtype::i8 ? i8 : floats[t]; }
 };
 
 /// Rows that matmul_few takes at most.
@@ -134,10 +142,10 @@ struct kernel_table {
                    float* scratch) noexcept> matmul_many;
   void (*quantize)(const code_args&, std::size_t first_row, std::size_t last_row) noexcept;
   void (*matmul_codes)(const code_args&, std::size_t first_panel, std::size_t last_panel, std::size_t first_row, std::size_t last_row, float* scratch) noexcept;
-  by_type<void (*)(const attend_args&, std::size_t first_chunk, std::size_t last_chunk) noexcept> attend;
+  by_cell<void (*)(const attend_args&, std::size_t first_chunk, std::size_t last_chunk) noexcept> attend;
   void (*merge)(const float* partials, std::size_t n_chunks, std::size_t chunk_stride, std::size_t head_dim, float* out) noexcept;
-  /// One key into 16-position blocks (element d at key[16 * d]) and one value.
-  by_type<void (*)(const float* k, const float* v, std::size_t head_dim, void* key, void* value) noexcept> append;
+  /// One key (or value) into the cache: element d at to[step * d]. Keys lie in blocks of 16 positions: step 16. Returns the scale of i8.
+  by_cell<float (*)(const float* x, std::size_t head_dim, void* to, std::size_t step) noexcept> append;
   void (*rotate)(float* heads, std::size_t n_heads, std::size_t head_dim, const float* cos, const float* sin) noexcept;
   void (*rmsnorm)(const float* x, const float* gain, float eps, std::size_t n, float* y) noexcept;
   void (*softmax)(float* x, std::size_t n) noexcept;

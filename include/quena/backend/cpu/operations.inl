@@ -142,6 +142,7 @@ inline void cpu::rmsnorm(stream&, tensor_view<const float, 2> x, const vector& g
 inline void cpu::rope_append(stream&, tensor_view<float, 2> qkv, const batch& rows, std::size_t layer, kv_pool& pool) const {
   const kv_shape& shape = pool.shape();
   const std::size_t d = shape.head_dim, n_heads = checked_query_heads("rope_append", qkv, rows, layer, shape), cell = block_bytes(shape.cell);
+  const auto append = kernels_->append[shape.cell];
   check_rows("rope_append", rows.cos, rows.n_rows(), d / 2);
   check_rows("rope_append", rows.sin, rows.n_rows(), d / 2);
   split(rows.n_rows(), qkv.size() * 4, [&](std::size_t first, std::size_t last, std::size_t) {
@@ -152,9 +153,13 @@ inline void cpu::rope_append(stream&, tensor_view<float, 2> qkv, const batch& ro
       const std::size_t position = rows.positions[i], at = position % shape.page_size;
       std::byte* const page = pool.page(rows.page_tables[rows.sequences[i]][position / shape.page_size]);
       for (std::size_t h = 0; h < shape.n_kv_heads; ++h) {
-        std::byte* const keys = page + pool.head_offset(layer, h);
+        std::byte *const keys = page + pool.head_offset(layer, h), *const values = keys + pool.head_bytes();
         const std::size_t block = at / detail::block_positions, lane = at % detail::block_positions;
-        kernels_->append[shape.cell](k + h * d, v + h * d, d, keys + (block * detail::block_positions * d + lane) * cell, keys + pool.head_bytes() + at * d * cell);
+        const float key_scale = append(k + h * d, d, keys + (block * detail::block_positions * d + lane) * cell, detail::block_positions);
+        const float value_scale = append(v + h * d, d, values + at * d * cell, 1);
+        if (shape.cell != dtype::i8) continue;
+        std::memcpy(keys + shape.page_size * d + at * sizeof(float), &key_scale, sizeof key_scale);
+        std::memcpy(values + shape.page_size * d + at * sizeof(float), &value_scale, sizeof value_scale);
       }
     }
   });

@@ -91,9 +91,19 @@ inline void merge(const float* partials, std::size_t n_chunks, std::size_t chunk
   finish_lane(total, head_dim, out);
 }
 
-/// One chunk for all lanes; keys and values in f32 at the given blocks.
-inline void attend_chunk(const attend_args& a, std::size_t chunk, const float* const* keys, const float* const* values, const float* q, std::size_t padded,
-                               float* scores, float* sums, float* totals, std::size_t total_stride) {
+/// x[i] *= by[i] for 16 positions of a block.
+QUENA_INLINE void scale_block(float* x, const float* by) {
+  for (std::size_t i = 0; i < block_positions; i += lanes) store(x + i, mul(load(x + i), load(by + i)));
+}
+
+/// Keys or values of a chunk in f32, block by block, and what each position's are to be multiplied by (null: 1).
+struct chunk_part {
+  const float *cells[chunk_blocks] = {}, *scales[chunk_blocks] = {};
+};
+
+/// One chunk for all lanes. Scales of 8-bit cells are applied to scores and weights, of which there are fewer than cells.
+inline void attend_chunk(const attend_args& a, std::size_t chunk, const chunk_part& keys, const chunk_part& values, const float* q, std::size_t padded,
+                         float* scores, float* sums, float* totals, std::size_t total_stride) {
   const std::size_t start = chunk * chunk_positions, n_lanes = a.n_rows * a.group;
   const vec scale = set1(1.0f / __builtin_sqrtf(static_cast<float>(a.head_dim)));
   const auto count = [&](std::size_t lane) QUENA_INLINE_LAMBDA -> std::size_t {
@@ -104,17 +114,23 @@ inline void attend_chunk(const attend_args& a, std::size_t chunk, const float* c
     constexpr int C = decltype(columns)::value;
     const std::size_t least = count(lane), most = count(lane + C - 1);  // positions ascend
     if (most == 0) return;
+    const auto scale_scores = [&](const float* const* scales) QUENA_INLINE_LAMBDA {
+      for (std::size_t b = 0; b * block_positions < most && scales[b] != nullptr; ++b)
+        for (std::size_t c = 0; c < C; ++c) scale_block(scores + c * chunk_positions + b * block_positions, scales[b]);
+    };
     for (std::size_t b = 0; b * block_positions < most; ++b)
-      score_block<C>(keys[b], q + lane * padded, padded, a.head_dim, scale, scores + b * block_positions);
+      score_block<C>(keys.cells[b], q + lane * padded, padded, a.head_dim, scale, scores + b * block_positions);
+    scale_scores(keys.scales);
     softmax_parts parts[C] = {};
     for (int c = 0; c < C; ++c)
       if (const std::size_t n = count(lane + static_cast<std::size_t>(c)); n != 0) parts[c] = exponentials(scores + static_cast<std::size_t>(c) * chunk_positions, n);
+    scale_scores(values.scales);
     for (std::size_t j = 0; j < C * padded; ++j) sums[j] = 0.0f;
-    weigh_values<C>(values, a.head_dim, scores, 0, least, sums, padded);
+    weigh_values<C>(values.cells, a.head_dim, scores, 0, least, sums, padded);
     for (int c = 0; c < C; ++c) {  // what only the later rows of these attend to
       const std::size_t n = count(lane + static_cast<std::size_t>(c));
       float* const lane_sums = sums + static_cast<std::size_t>(c) * padded;
-      if (n > least) weigh_values<1>(values, a.head_dim, scores + static_cast<std::size_t>(c) * chunk_positions, least, n, lane_sums, padded);
+      if (n > least) weigh_values<1>(values.cells, a.head_dim, scores + static_cast<std::size_t>(c) * chunk_positions, least, n, lane_sums, padded);
       if (n != 0) merge_part(totals + (lane + static_cast<std::size_t>(c)) * total_stride, parts[c].largest, parts[c].sum, lane_sums, a.head_dim);
     }
   });
@@ -138,13 +154,19 @@ inline void attend(const attend_args& a, std::size_t first_chunk, std::size_t la
 
   const std::size_t end = a.n_rows == 0 ? 0 : std::size_t{a.positions[a.n_rows - 1]} + 1;
   for (std::size_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
-    const T *keys[chunk_blocks] = {}, *values[chunk_blocks] = {};
-    std::size_t n_blocks = 0;
-    for (; n_blocks < chunk_blocks && chunk * chunk_positions + n_blocks * block_positions < end; ++n_blocks) {
-      const std::size_t position = chunk * chunk_positions + n_blocks * block_positions;
+    chunk_part keys, values;
+    for (std::size_t b = 0; b < chunk_blocks && chunk * chunk_positions + b * block_positions < end; ++b) {
+      const std::size_t position = chunk * chunk_positions + b * block_positions;
       const std::byte* page = a.pages + a.page_table[position / a.page_size] * a.page_bytes;
-      keys[n_blocks] = reinterpret_cast<const T*>(page) + position % a.page_size * d;
-      values[n_blocks] = reinterpret_cast<const T*>(page + a.value_offset) + position % a.page_size * d;
+      const auto find = [&](chunk_part& part, const std::byte* from, float* wide) {
+        const std::size_t at = position % a.page_size;
+        const T* const cells = reinterpret_cast<const T*>(from) + at * d;
+        if constexpr (sizeof(T) == sizeof(float)) part.cells[b] = cells;
+        else part.cells[b] = wide + b * block_positions * d, widen<T>(cells, wide + b * block_positions * d, block_positions * d);
+        if constexpr (sizeof(T) == 1) part.scales[b] = reinterpret_cast<const float*>(from + a.page_size * d) + at;
+      };
+      find(keys, page, wide_keys);
+      find(values, page + a.value_offset, wide_values);
     }
     float* totals = running;
     std::size_t total_stride = padded + 2;
@@ -152,32 +174,35 @@ inline void attend(const attend_args& a, std::size_t first_chunk, std::size_t la
       totals = a.partials + chunk * n_lanes * partial_stride, total_stride = partial_stride;
       for (std::size_t lane = 0; lane < n_lanes; ++lane) totals[lane * total_stride] = -__builtin_inff(), totals[lane * total_stride + 1] = 0.0f;
     }
-    const float *k[chunk_blocks] = {}, *v[chunk_blocks] = {};
-    for (std::size_t b = 0; b < n_blocks; ++b) {
-      if constexpr (sizeof(T) == sizeof(float)) {
-        k[b] = keys[b], v[b] = values[b];
-      } else {
-        k[b] = wide_keys + b * block_positions * d, v[b] = wide_values + b * block_positions * d;
-        widen<T>(keys[b], wide_keys + b * block_positions * d, block_positions * d);
-        widen<T>(values[b], wide_values + b * block_positions * d, block_positions * d);
-      }
-    }
-    attend_chunk(a, chunk, k, v, q, padded, scores, sums, totals, total_stride);
+    attend_chunk(a, chunk, keys, values, q, padded, scores, sums, totals, total_stride);
   }
   if (a.partials == nullptr)
     for (std::size_t lane = 0; lane < n_lanes; ++lane)
       finish_lane(running + lane * (padded + 2), d, a.out + static_cast<std::ptrdiff_t>(lane / a.group) * a.out_stride + (lane % a.group) * d);
 }
 
-/// One position's key and value into the cache, rounded to the cell type.
+/// One position's key (step 16) or value (step 1) into the cache, rounded to the cell type.
 template <class T>
-inline void append(const float* k, const float* v, std::size_t head_dim, void* key, void* value) noexcept {
-  T* to = static_cast<T*>(key);
+inline float append(const float* x, std::size_t head_dim, void* to, std::size_t step) noexcept {
+  T* y = static_cast<T*>(to);
   for (std::size_t d = 0; d < head_dim; d += lanes) {
     const std::size_t n = head_dim - d < lanes ? head_dim - d : lanes;
     T cells[lanes];
-    store(cells, n == lanes ? load(k + d) : load_first(k + d, n));
-    for (std::size_t i = 0; i < n; ++i) to[(d + i) * block_positions] = cells[i];
+    store(cells, n == lanes ? load(x + d) : load_first(x + d, n));
+    for (std::size_t i = 0; i < n; ++i) y[(d + i) * step] = cells[i];
   }
-  narrow<T>(v, value, head_dim);
+  return 1;
+}
+/// The same in 8 bits: the codes and the scale of encode_cells().
+inline float append_codes(const float* x, std::size_t head_dim, void* to, std::size_t step) noexcept {
+  std::int8_t* y = static_cast<std::int8_t*>(to);
+  const float scale = cell_scale(largest_magnitude(x, head_dim));
+  const vec inverse = set1(scale > 0 ? 1.0f / scale : 0.0f);
+  for (std::size_t d = 0; d < head_dim; d += lanes) {
+    const std::size_t n = head_dim - d < lanes ? head_dim - d : lanes;
+    std::int8_t cells[lanes] = {};
+    if (scale > 0) store_bytes(cells, round(mul(n == lanes ? load(x + d) : load_first(x + d, n), inverse)));
+    for (std::size_t i = 0; i < n; ++i) y[(d + i) * step] = cells[i];
+  }
+  return scale;
 }

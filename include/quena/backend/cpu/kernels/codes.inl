@@ -21,20 +21,13 @@ QUENA_INLINE void for_tiles(std::size_t n, F f) {
 
 /// Rounds `n` <= 256 activations to codes[256] (the rest zero) and returns their scale. NaN if one is not finite.
 inline float round_activations(const float* x, std::size_t n, std::int8_t* codes) {
-  vec top = set1(0.0f), bad = top;
-  std::size_t i = 0;
-  const auto look = [&](vec a) QUENA_INLINE_LAMBDA {
-    top = larger(larger(a, sub(set1(0.0f), a)), top);
-    bad = fma(a, set1(0.0f), bad);
-  };
-  for (; i + lanes <= n; i += lanes) look(load(x + i));
-  if (i < n) look(load_first(x + i, n - i));
-  const float largest = largest_lane(top), inverse = 127.0f / largest;
+  const float largest = largest_magnitude(x, n), inverse = 127.0f / largest;
   __builtin_memset(codes, 0, code_block_cols);
-  if (!(sum_lanes(bad) == 0.0f)) return __builtin_nanf("");
+  if (largest != largest) return largest;
   if (!(inverse <= 3.402823466e38f)) return 0;  // all zero, or so small that the scale would be no normal number
   const vec factor = set1(inverse);
-  for (i = 0; i + lanes <= n; i += lanes) store_bytes(codes + i, round(mul(load(x + i), factor)));
+  std::size_t i = 0;
+  for (; i + lanes <= n; i += lanes) store_bytes(codes + i, round(mul(load(x + i), factor)));
   if (i < n) store_bytes(codes + i, round(mul(load_first(x + i, n - i), factor)));
   return largest / 127.0f;
 }

@@ -31,6 +31,19 @@ QUENA_INLINE float largest_lane(vec a) {
   return t[0];
 }
 
+/// The largest magnitude of n numbers; NaN if one of them is not finite.
+inline float largest_magnitude(const float* x, std::size_t n) {
+  vec top = set1(0.0f), bad = top;
+  std::size_t i = 0;
+  const auto look = [&](vec a) QUENA_INLINE_LAMBDA {
+    top = larger(larger(a, sub(set1(0.0f), a)), top);
+    bad = fma(a, set1(0.0f), bad);
+  };
+  for (; i + lanes <= n; i += lanes) look(load(x + i));
+  if (i < n) look(load_first(x + i, n - i));
+  return sum_lanes(bad) == 0.0f ? largest_lane(top) : __builtin_nanf("");
+}
+
 /// Applies f to n floats, the last piece as a vector filled up with zeros: no element is computed in another way than the rest.
 template <class F>
 QUENA_INLINE void map(const float* x, float* y, std::size_t n, F f) {

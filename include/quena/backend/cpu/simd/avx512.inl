@@ -35,6 +35,9 @@ QUENA_INLINE void store(bf16* p, vec a) {  // to nearest even; NaN stays NaN: as
   const __m512i bits = _mm512_mask_or_epi32(rounded, nan, u, _mm512_set1_epi32(0x400000));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_maskz_cvtepi32_epi16(all, _mm512_maskz_srli_epi32(all, bits, 16)));
 }
+QUENA_INLINE void store_bytes(std::int8_t* p, vec a) {  // integral, within -128 … 127
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_maskz_cvtepi32_epi8(all, _mm512_maskz_cvtps_epi32(all, a.v)));
+}
 QUENA_INLINE __mmask16 first_lanes(std::size_t n) { return static_cast<__mmask16>((1u << n) - 1u); }
 QUENA_INLINE vec load_first(const float* p, std::size_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }  // the rest 0; n < lanes
 QUENA_INLINE void store_first(float* p, vec a, std::size_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }

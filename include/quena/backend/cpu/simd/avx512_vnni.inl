@@ -23,6 +23,3 @@ QUENA_INLINE ivec dot4(ivec acc, ivec w, ivec x) {
 #endif
 }
 QUENA_INLINE vec to_float(ivec a) { return {_mm512_maskz_cvtepi32_ps(all, a.v)}; }
-QUENA_INLINE void store_bytes(std::int8_t* p, vec a) {  // integral, within -128 … 127
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_maskz_cvtepi32_epi8(all, _mm512_maskz_cvtps_epi32(all, a.v)));
-}
