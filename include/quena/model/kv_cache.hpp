@@ -158,8 +158,8 @@ class kv_cache {
   static std::size_t checked(const kv_shape& shape, std::size_t max_positions, std::size_t max_sequences) {
     if (shape.page_size == 0 || shape.page_size % 16 != 0)
       fail(errc::invalid_argument, "kv_cache", {"expected page_size to be a positive multiple of 16, got ", shape.page_size});
-    if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16)
-      fail(errc::invalid_argument, "kv_cache", {"expected cells of f32, f16 or bf16, got ", dtype_name(shape.cell)});
+    if (shape.cell != dtype::f32 && shape.cell != dtype::f16 && shape.cell != dtype::bf16 && shape.cell != dtype::i8)
+      fail(errc::invalid_argument, "kv_cache", {"expected cells of f32, f16, bf16 or i8, got ", dtype_name(shape.cell)});
     if (max_positions > (std::numeric_limits<std::uint32_t>::max)())
       fail(errc::invalid_argument, "kv_cache", {"expected fewer than 2^32 positions, got ", max_positions});
     if (max_positions == 0 || max_sequences == 0 || shape.n_pages == 0)
