@@ -110,6 +110,7 @@ namespace avx2 {
 #include "kernels/attention.inl"
 #include "kernels/unpack.inl"
 #include "kernels/dot_integer.inl"
+#include "kernels/dot_pairs.inl"
 #include "kernels/codes.inl"
 }  // namespace avx2
 QUENA_TARGET_END
@@ -131,6 +132,7 @@ namespace avx512 {
 #include "simd/avx512_vnni.inl"
 #include "kernels/unpack.inl"
 #include "kernels/dot_integer.inl"
+#include "kernels/dot_quads.inl"
 #include "kernels/codes.inl"
 }  // namespace avx512
 QUENA_TARGET_END

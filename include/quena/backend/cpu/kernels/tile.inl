@@ -18,14 +18,18 @@ QUENA_INLINE void multiply_add(vec* acc, const T* a, const float* b, Stride b_st
   ((acc[Js] = fma(w[Js % V], set1(b[(Js / V) * b_stride]), acc[Js])), ...);
 }
 
+/// Asks for what a stream of weights will need soon: Bytes from `ahead` after `at` on.
+template <std::size_t Bytes>
+QUENA_INLINE void prefetch(const void* at, std::size_t ahead) {
+  for (std::size_t line = 0; line < Bytes; line += 64) __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(at) + ahead + line));
+}
+
 /// acc[c * V + v] continues its chain over k < n:  acc += a[k * a_step + v * lanes …] * b[c * b_stride + k].
 /// The folds are written out because loops over arrays of accumulators stay in memory with g++ 12.
 template <int V, int C, bool Stream = false, class T, class Stride>
 QUENA_INLINE void run_chains(vec* acc, const T* a, std::size_t a_step, const float* b, Stride b_stride, std::size_t n, std::size_t ahead = 0) {
   for (std::size_t k = 0; k < n; ++k, a += a_step, ++b) {
-    if constexpr (Stream)
-      for (std::size_t line = 0; line < panel_rows * sizeof(T); line += 64)
-        __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(a) + ahead + line));
+    if constexpr (Stream) prefetch<panel_rows * sizeof(T)>(a, ahead);
     multiply_add<V>(acc, a, b, b_stride, std::make_integer_sequence<int, V * C>{});
   }
 }

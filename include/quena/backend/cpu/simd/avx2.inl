@@ -56,8 +56,7 @@ QUENA_INLINE vec scale2(vec a, vec n) {  // a * 2^n, n integral, |n| < 253: in t
 struct ivec {
   __m256i v;
 };
-inline constexpr int code_columns = 4;  // 8 accumulators, 2 weights, 1 broadcast, 2 products, a vector of ones of 16 registers
-inline constexpr int code_vectors = 2;
+inline constexpr int code_columns = 4;  // 8 sums, 2 weights and their magnitudes, 1 broadcast, 1 product, a vector of ones of 16 registers
 inline constexpr bool signed_bytes = true;
 
 QUENA_INLINE ivec iset1(std::int32_t x) { return {_mm256_set1_epi32(x)}; }
@@ -65,18 +64,33 @@ QUENA_INLINE ivec broadcast4(const std::int32_t* p) { return {_mm256_set1_epi32(
 QUENA_INLINE ivec load_codes(const std::uint8_t* p) { return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))}; }
 QUENA_INLINE ivec low_nibbles(ivec a) { return {_mm256_and_si256(a.v, _mm256_set1_epi8(15))}; }
 QUENA_INLINE ivec high_nibbles(ivec a) { return {_mm256_and_si256(_mm256_srli_epi16(a.v, 4), _mm256_set1_epi8(15))}; }
-/// acc + the four products of codes w and x in each element. Pairs are added in 16 bits, without saturation: codes below 64 are taken as
-/// they are (2 * 63 * 127 < 2^15); wide ones as w - 128, whose magnitude is the unsigned operand (2 * 128 * 127 < 2^15).
-template <bool Wide>
-QUENA_INLINE ivec dot4(ivec acc, ivec w, ivec x) {
-  __m256i pairs;
-  if constexpr (Wide) {
-    const __m256i signed_w = _mm256_xor_si256(w.v, _mm256_set1_epi8(-128));
-    pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(signed_w), _mm256_sign_epi8(x.v, signed_w));
-  } else {
-    pairs = _mm256_maddubs_epi16(w.v, x.v);
-  }
-  return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+/// pairs + in each half of an element the products of two codes of w, without a sign and below 64, and x, added in 16 bits: 2 * 63 * 127 <
+/// 2^15. (Written out: g++ 12 copies sums from register to register around the intrinsics.)
+QUENA_INLINE ivec add_products(ivec pairs, ivec w, ivec x) {
+#if defined(__GNUC__)
+  ivec products;
+  __asm__("vpmaddubsw %3, %2, %1\n\tvpaddw %1, %0, %0" : "+x"(pairs.v), "=&x"(products.v) : "x"(w.v), "x"(x.v));
+  return pairs;
+#else
+  return {_mm256_add_epi16(pairs.v, _mm256_maddubs_epi16(w.v, x.v))};
+#endif
+}
+/// acc + both halves of each element
+QUENA_INLINE ivec add_halves(ivec acc, ivec pairs) { return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(pairs.v, _mm256_set1_epi16(1)))}; }
+/// Codes of 8 bits less their offset of 128, and the magnitudes of these, which are the operand without a sign: 2 * 128 * 127 < 2^15.
+QUENA_INLINE ivec less_offset(ivec w) { return {_mm256_xor_si256(w.v, _mm256_set1_epi8(-128))}; }
+QUENA_INLINE ivec magnitudes(ivec w) { return {_mm256_abs_epi8(w.v)}; }
+/// acc + the four products of w and x in each element
+QUENA_INLINE ivec add_signed_products(ivec acc, ivec w, ivec magnitude, ivec x) {
+  const __m256i ones = _mm256_set1_epi16(1);
+#if defined(__GNUC__)
+  ivec products;
+  __asm__("vpsignb %3, %4, %1\n\tvpmaddubsw %1, %2, %1\n\tvpmaddwd %5, %1, %1\n\tvpaddd %1, %0, %0"
+          : "+x"(acc.v), "=&x"(products.v) : "x"(magnitude.v), "x"(w.v), "x"(x.v), "x"(ones));
+  return acc;
+#else
+  return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude.v, _mm256_sign_epi8(x.v, w.v)), ones))};
+#endif
 }
 QUENA_INLINE vec to_float(ivec a) { return {_mm256_cvtepi32_ps(a.v)}; }
 QUENA_INLINE void store_bytes(std::int8_t* p, vec a) {  // integral, within -128 … 127
