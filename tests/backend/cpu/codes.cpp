@@ -215,20 +215,22 @@ TEST_CASE("codes: the extreme codes of every width don't saturate") {
   // All weights -128 (or the largest code), all activations at the largest magnitude: what 16-bit sums of pairs would clip.
   for (const isa level : {isa::portable, isa::avx2, isa::avx512}) {
     const cpu b({.level = level});
-    for (const dtype type : {dtype::q8_0, dtype::q5_0, dtype::q4_0}) {
-      std::vector<std::byte> blocks(block_bytes(type) * 8, type == dtype::q8_0 ? std::byte{0x80} : std::byte{0xff});
-      for (std::size_t at = 0; at < blocks.size(); at += block_bytes(type)) blocks[at] = std::byte{0}, blocks[at + 1] = std::byte{0x3c};
+    for (const dtype type : {dtype::q8_0, dtype::q6_k, dtype::q5_0, dtype::q4_0}) {
+      std::vector<std::byte> blocks(n_bytes(type, 256), type == dtype::q8_0 ? std::byte{0x80} : std::byte{0xff});
+      const std::size_t d = type == dtype::q6_k ? 208 : 0;  // where a block has its scale, which becomes 1; the others of Q6_K are -1
+      for (std::size_t at = d; at < blocks.size(); at += block_bytes(type)) blocks[at] = std::byte{0}, blocks[at + 1] = std::byte{0x3c};
       const matrix_source source = source_of(type, blocks.data(), 1, 256);
       const cpu_matrix m = b.prepare({&source, 1}, format::automatic);
       const float weight = weights_of(m)[0];
-      CHECK(weight == (type == dtype::q8_0 ? -128.0f : type == dtype::q5_0 ? 15.0f : 7.0f));
-      cpu::stream s = b.make_stream({8, 256, 1, 2, 1});
-      for (const float in : {127.0f, -127.0f}) {
-        const std::vector<float> x(8 * 256, in);
-        std::vector<float> y(8);
-        b.matmul(s, m, tensor_view<const float, 2>(x.data(), {8, 256}), tensor_view<float, 2>(y.data(), {8, 1}));
-        for (const float value : y) CHECK(value == 256 * weight * in);
-      }
+      CHECK(weight == (type == dtype::q8_0 ? -128.0f : type == dtype::q6_k ? -31.0f : type == dtype::q5_0 ? 15.0f : 7.0f));
+      cpu::stream s = b.make_stream({40, 256, 1, 2, 1});
+      for (const std::size_t n : {8u, 40u})  // 40: unpacked
+        for (const float in : {127.0f, -127.0f}) {
+          const std::vector<float> x(n * 256, in);
+          std::vector<float> y(n);
+          b.matmul(s, m, tensor_view<const float, 2>(x.data(), {n, 256}), tensor_view<float, 2>(y.data(), {n, 1}));
+          for (const float value : y) CHECK(value == 256 * weight * in);
+        }
     }
   }
 }
