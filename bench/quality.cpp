@@ -36,8 +36,7 @@ struct rounded_checkpoint {
       const std::size_t cols = s.cols == 0 ? s.rows : s.cols, rows = s.cols == 0 ? 1 : s.rows, begin = data.size();
       dtype type = dtype::f32;
       if (s.cols != 0) {
-        const std::string name = gguf_name(s.name);
-        const gguf_tensor named{.name = name, .type = t.type, .dims = {cols, rows}, .data = t.data};
+        const gguf_source_tensor named{.name = gguf_name(s.name), .type = t.type, .dims = {cols, rows}, .data = t.data};
         type = detail::gguf_target_type(target, named, c.n_layers, c.tie_word_embeddings);
         n_bits += static_cast<double>(n_bytes(type, rows * cols)) * 8, n_weights += static_cast<double>(rows * cols);
       }
@@ -62,16 +61,6 @@ struct rounded_checkpoint {
   [[nodiscard]] checkpoint open() const {
     const memory_file files[] = {{"config.json", std::as_bytes(std::span(config))}, {"model.safetensors", std::as_bytes(std::span(weights))}};
     return checkpoint::from_memory(files);
-  }
-
-  /// The tensors that the mix of types asks for by name.
-  static std::string gguf_name(const std::string& name) {
-    if (name == "lm_head.weight") return "output.weight";
-    if (name == "model.embed_tokens.weight") return "token_embd.weight";
-    const std::size_t layer = std::string("model.layers.").size(), end = name.find('.', layer);
-    if (!name.starts_with("model.layers.") || end == name.npos) return name;
-    const std::string rest = name.substr(end);
-    return "blk." + name.substr(layer, end - layer) + (rest == ".self_attn.v_proj.weight" ? ".attn_v.weight" : rest == ".mlp.down_proj.weight" ? ".ffn_down.weight" : ".other.weight");
   }
 };
 

@@ -6,10 +6,12 @@
 #include <span>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <quena/io/gguf_writer.hpp>
 #include <quena/model/artifact.hpp>
+#include <quena/model/gguf_export.hpp>
 #include <quena/model/quantize.hpp>
 #include <quena/quant/encode_row.hpp>
 
@@ -29,6 +31,7 @@ struct quantize_command {
   void check() const {
     const bool careful = !method.empty() || !calibration.empty() || !output_format.empty() || report;
     if (careful && to_gguf()) throw CLI::ValidationError("a .gguf file is rounded to the nearest: --method, --calib, --output-format and --report are for artifacts");
+    if (!calibration.empty() && !method.empty() && !quena::needs_data(*quena::parse_quant_method(method))) throw CLI::ValidationError("--calib is for imatrix, awq and gptq, not for " + method);
     if (!output_format.empty()) static_cast<void>(format_of(output_format));
     if (careful && !quena::codes_of(format_of(format))) throw CLI::ValidationError("--method, --calib, --output-format and --report need an integer format, such as int4");
     if (!to_gguf()) static_cast<void>(format_of(format));
@@ -53,9 +56,10 @@ quena::gguf_target gguf_target_of(const std::string& name) {
 
 void to_gguf(const quantize_command& o, const quena::byte_sink& sink) {
   const quena::gguf_target target = gguf_target_of(o.format);
-  const quena::gguf_file source = quena::gguf_file::open(o.model.path);
+  const quena::checkpoint files = quena::checkpoint::open(o.model.path);
+  quena::gguf_source source = quena::gguf_source_of(files);
   progress_bar bar("quantizing");
-  quena::write_gguf(source, target, sink, [&](double fraction) { bar(fraction); });
+  quena::write_gguf(std::move(source), target, sink, [&](double fraction) { bar(fraction); });
 }
 
 /// The method that was asked for; else the best one for what is at hand.
@@ -112,7 +116,7 @@ void run_quantize(const quantize_command& o) {
 
 void add_quantize(CLI::App& app, action& run) {
   auto [sub, o] = add_command<quantize_command>(app, run, "quantize", "Writes a model anew with its weights in another format", run_quantize);
-  sub->add_option("-m,--model", o->model.path, "a Hugging Face folder or a .gguf file; to write a .gguf file, one of those")->required()->type_name("PATH");
+  sub->add_option("-m,--model", o->model.path, "a Hugging Face folder or a .gguf file")->required()->type_name("PATH");
   sub->add_option("--format", o->format, "auto, f32, f16, bf16, int8, int4, … for an artifact; f32, f16, bf16, q8_0, q4_0, q4_k, q6_k, q4_k_m for a .gguf file")->required()->type_name("X");
   sub->add_option("-o,--out", o->out, "the file to write: an artifact, or a .gguf file if it is called so")->required()->type_name("PATH");
   sub->add_option("--method", o->method, "nearest, search, hqq; with --calib also imatrix, awq, gptq. Without it: gptq with --calib, else search")
