@@ -157,7 +157,7 @@ class Usage(Case):
     def test_what_is_not_there_yet(self):
         self.refused("generate", "-m", MODEL, "-p", "x", "--format", "int5", status=2, has="expected auto, f32, f16, bf16, int8")
         self.refused("generate", "-m", MODEL, "-p", "x", "--backend", "cuda", has="cpu or reference")
-        self.refused("logits", "-m", MODEL, "--ids", "1", "-o", os.devnull, "--lora", "somewhere:0.5", has="[cli]")
+        self.refused("logits", "-m", MODEL, "--ids", "1", "-o", os.devnull, "--lora", "somewhere:0.5", has="somewhere/adapter_config.json")
 
     def test_errors_are_one_line(self):
         self.refused("generate", "-m", self.folder / "absent\nsecond line", "-p", "x", has="absent?second line")

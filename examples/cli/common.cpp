@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -107,8 +108,15 @@ void add_model_options(CLI::App& app, model_options& o) {
       if (name == known) return void(o.kv = d);
     usage_error("--kv-type", "f32, f16, bf16 or int8", name);
   }, "keys and values in memory: f32, f16, bf16, int8")->type_name("X");
-  app.add_option_function<std::string>("--lora", [](const std::string&) { not_yet("--lora: this version has no adapters"); },
-                                       "an adapter's folder, and its scale")->type_name("DIR[:SCALE]")->trigger_on_parse();
+  app.add_option_function<std::string>("--lora", [&o](const std::string& text) {
+    const std::size_t colon = text.rfind(':');
+    double scale = 1;
+    if (colon != text.npos) {
+      const auto [end, code] = std::from_chars(text.data() + colon + 1, text.data() + text.size(), scale);
+      if (code == std::errc() && end == text.data() + text.size() && std::isfinite(scale)) return void(o.adapters.emplace_back(text.substr(0, colon), scale));
+    }
+    o.adapters.emplace_back(text, 1);  // a colon of the path
+  }, "a low-rank adapter's folder (PEFT), and how strongly it is added to the weights; again for more")->type_name("DIR[:SCALE]")->trigger_on_parse();
   app.add_option_function<std::string>("--backend", [&o](const std::string& name) {
     if (name == "cuda") not_yet("--backend cuda: expected cpu or reference: this version has no CUDA backend");
     if (name != "cpu" && name != "reference") usage_error("--backend", "cpu or reference", name);

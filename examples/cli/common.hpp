@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <CLI/App.hpp>
@@ -32,6 +33,7 @@ struct model_options {
   std::size_t context = 0;  // 0: the model's
   std::string backend = "cpu";
   std::optional<quena::dtype> kv;
+  std::vector<std::pair<std::string, double>> adapters;  // folders and scales
   bool json = false;
 };
 

@@ -114,7 +114,9 @@ void run_perplexity(const perplexity_options& o) {
     std::unique_ptr<quena::llama<B>> other;
     std::unique_ptr<quena::session<B>> reference;
     if (!o.against.empty()) {
-      other = std::make_unique<quena::llama<B>>(load_model<B>(o.model, o.against, o.against_format, o.window));
+      model_options plain = o.model;
+      plain.adapters.clear();
+      other = std::make_unique<quena::llama<B>>(load_model<B>(plain, o.against, o.against_format, o.window));
       reference = std::make_unique<quena::session<B>>(*other, quena::kv_options{.max_positions = o.window}, scratch);
     }
     const quena::llama<B> model = load_model<B>(o.model, o.model.path, o.model.format, o.window);

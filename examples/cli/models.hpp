@@ -6,6 +6,7 @@
 #include <functional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <quena/backend/reference.hpp>
 #include <quena/load.hpp>
@@ -32,14 +33,20 @@ B make_backend(const model_options& o) {
 template <quena::backend B>
 quena::llm<B> load_llm(const model_options& o) {
   progress_bar bar("loading");
-  return quena::load(o.path, {.format = o.format, .threads = o.threads, .context = o.context, .kv = o.kv, .progress = std::ref(bar), .log = {}}, make_backend<B>(o));
+  std::vector<quena::adapter_path> adapters;
+  for (const auto& [path, scale] : o.adapters) adapters.push_back({path, scale});
+  return quena::load(o.path, {.format = o.format, .threads = o.threads, .context = o.context, .kv = o.kv, .adapters = std::move(adapters), .progress = std::ref(bar), .log = {}}, make_backend<B>(o));
 }
 
 /// The model alone: needs no tokenizer.
 template <quena::backend B>
 quena::llama<B> load_model(const model_options& o, const quena::checkpoint& files, quena::format format, std::size_t context) {
   progress_bar bar("loading");
-  return quena::llama<B>(files, make_backend<B>(o), {.format = format, .context = context, .progress = [&](std::size_t done, std::size_t total) {
+  std::vector<quena::lora_adapter> adapters;
+  std::vector<quena::lora_use> merge;
+  adapters.reserve(o.adapters.size());
+  for (const auto& [path, scale] : o.adapters) merge.push_back({&adapters.emplace_back(quena::lora_adapter::open(path, quena::read_config(files))), scale});
+  return quena::llama<B>(files, make_backend<B>(o), {.format = format, .context = context, .merge = std::move(merge), .progress = [&](std::size_t done, std::size_t total) {
     bar(total == 0 ? 1.0 : static_cast<double>(done) / static_cast<double>(total));
   }});
 }

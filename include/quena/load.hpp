@@ -21,11 +21,18 @@
 
 namespace quena::inline QUENA_ABI {
 
+/// A folder with a low-rank adapter in PEFT's format (model/lora.hpp), and how strongly it is added.
+struct adapter_path {
+  std::string path;
+  double scale = 1;
+};
+
 struct load_options {
   quena::format format = quena::format::automatic;
   int threads = 0;               ///< 0: one per core; for the default backend only
   std::size_t context = 0;       ///< longest sequence; 0: the model's max_position_embeddings, 4096 at most
   std::optional<dtype> kv = {};  ///< cache cells f32, f16, bf16 or i8; none: f32 for a model in f32, f16 otherwise
+  std::vector<adapter_path> adapters = {};  ///< merged into the weights, in this order; loaded without them, the model is the original again
   /// Where loaded checkpoints are kept as artifacts, so that the next load of the same one has nothing to do; empty: nowhere. The folder
   /// is made if need be; old artifacts are not removed. A cache that cannot be read or written only makes loading slower (log says why).
   std::string cache_dir = {};
@@ -65,13 +72,13 @@ template <backend B>
 namespace detail {
 
 template <backend B>
-llm<B> load_files(const checkpoint& files, const load_options& options, std::shared_ptr<const B> b) {
+llm<B> load_files(const checkpoint& files, const load_options& options, const std::vector<lora_use>& merge, std::shared_ptr<const B> b) {
   check_finite(files);
   quena::tokenizer tokenizer = quena::tokenizer::open(files);
   generation_defaults defaults = read_generation_defaults(files);
   std::optional<std::string> chat = read_chat_template(files);
 
-  weight_options weights{.format = options.format, .context = options.context, .progress = {}};
+  weight_options weights{.format = options.format, .context = options.context, .merge = merge, .progress = {}};
   if (options.progress)
     weights.progress = [&](std::size_t done, std::size_t total) { options.progress(static_cast<double>(done) / static_cast<double>(total)); };
   llama<B> model(files, std::move(b), weights);
@@ -89,18 +96,20 @@ llm<B> load_files(const checkpoint& files, const load_options& options, std::sha
 }
 
 template <packing_backend B>
-llm<B> load_cached(const checkpoint& files, const load_options& options, const std::shared_ptr<const B>& b) {
+llm<B> load_cached(const checkpoint& files, const load_options& options, const std::vector<lora_use>& merge, const std::shared_ptr<const B>& b) {
   const auto log = [&](std::string_view what, const std::string& why) {
     if (options.log) options.log(std::string(what) + ": " + why);
   };
-  const std::string cached = artifact_cache_path(options.cache_dir, files, options.format, B::packed_form);
+  std::vector<std::uint64_t> additions;
+  for (const lora_use& use : merge) additions.push_back(use.hash());
+  const std::string cached = artifact_cache_path(options.cache_dir, files, options.format, B::packed_form, std::move(additions));
   if (kind_of_path(cached) == path_kind::file) try {
-      return load_files(checkpoint::open(cached), options, b);
+      return load_files(checkpoint::open(cached), options, {}, b);
     } catch (const error& e) {
       if (e.code() == errc::out_of_memory) throw;
       log("the cache cannot be used", e.what());
     }
-  llm<B> source = load_files(files, options, b);
+  llm<B> source = load_files(files, options, merge, b);
   try {
     make_folder(options.cache_dir);
     output_file out(cached);
@@ -115,16 +124,20 @@ llm<B> load_cached(const checkpoint& files, const load_options& options, const s
 }  // namespace detail
 
 /// Loads a Hugging Face folder, a GGUF file or an artifact onto a backend.
-/// Errors   io, malformed, unsupported: which file, what was expected and what came; out_of_memory.
+/// Errors   io, malformed, unsupported, non_finite: which file, what was expected and what came; out_of_memory.
 /// Cost     one read of the weights, packed in parallel; memory: the packed weights, and less than one tensor for a while. An artifact:
 ///          one read for its hashes, in parallel, and no memory of its own.
 template <backend B>
 [[nodiscard]] llm<B> load(std::string_view path, const load_options& options, B b) {
   const checkpoint files = checkpoint::open(path);
   auto shared = std::make_shared<const B>(std::move(b));
+  std::vector<lora_adapter> adapters;
+  std::vector<lora_use> merge;
+  adapters.reserve(options.adapters.size());
+  for (const adapter_path& a : options.adapters) merge.push_back({&adapters.emplace_back(lora_adapter::open(a.path, read_config(files))), a.scale});
   if constexpr (packing_backend<B>)
-    if (!options.cache_dir.empty() && files.artifact() == nullptr) return detail::load_cached<B>(files, options, shared);
-  return detail::load_files<B>(files, options, std::move(shared));
+    if (!options.cache_dir.empty() && files.artifact() == nullptr) return detail::load_cached<B>(files, options, merge, shared);
+  return detail::load_files<B>(files, options, merge, std::move(shared));
 }
 
 /// The same on the CPU.

@@ -29,6 +29,14 @@ struct vector_source {
   const std::byte* data = nullptr;
 };
 
+/// What a low-rank adapter adds to a matrix: scale * B A  (LoRA: Hu et al. 2021, arXiv:2106.09685).
+struct low_rank_delta {
+  std::size_t rank = 0;
+  const float* a = nullptr;  ///< [rank, cols]
+  const float* b = nullptr;  ///< [rows, rank], rows in Hugging Face's order
+  double scale = 1;
+};
+
 /// A weight matrix [rows, cols] = [out_features, in_features] as it lies in a checkpoint, with its bias if it has one.
 struct matrix_source {
   std::string_view name;
@@ -41,6 +49,7 @@ struct matrix_source {
   /// Null, or the rows already rounded to the integer format that the matrix is prepared in, [rows][ceil(cols / 256)], in Hugging Face's
   /// order of rows; data and type are not looked at then.
   const code_block* codes = nullptr;
+  std::span<const low_rank_delta> deltas = {};  ///< merged into the rows as they are read
 
   /// The file's row that holds row r in Hugging Face's order (per head: the first halves of all pairs, then the second halves).
   [[nodiscard]] constexpr std::size_t file_row(std::size_t r) const noexcept {
@@ -50,8 +59,23 @@ struct matrix_source {
   }
   [[nodiscard]] std::size_t row_bytes() const noexcept { return cols / block_elements(type) * block_bytes(type); }
   [[nodiscard]] const std::byte* row(std::size_t r) const noexcept { return data + file_row(r) * row_bytes(); }
-  /// Row r in f32, exactly as stored.  out: [cols]
-  void row_f32(std::size_t r, float* out) const { dequantize_row(type, row(r), out, cols); }
+  /// Row r in f32: exactly as stored, or the sum with the deltas, computed in double and rounded once.  out: [cols]
+  void row_f32(std::size_t r, float* out) const {
+    for (std::size_t k = 0; k < cols; k += code_block_cols) strip_f32(r, k, cols - k < code_block_cols ? cols - k : code_block_cols, out + k);
+  }
+  /// Columns [k, k + n) of it, of whole blocks; n <= 256.  out: [n]
+  void strip_f32(std::size_t r, std::size_t k, std::size_t n, float* out) const {
+    dequantize_row(type, row(r) + k / block_elements(type) * block_bytes(type), out, n);
+    if (deltas.empty()) return;
+    double sums[code_block_cols] = {};
+    for (const low_rank_delta& d : deltas)
+      for (std::size_t j = 0; j < d.rank; ++j) {
+        const double factor = d.scale * static_cast<double>(d.b[r * d.rank + j]);
+        const float* const a = d.a + j * cols + k;
+        for (std::size_t i = 0; i < n; ++i) sums[i] += factor * static_cast<double>(a[i]);
+      }
+    for (std::size_t i = 0; i < n; ++i) out[i] = static_cast<float>(static_cast<double>(out[i]) + sums[i]);
+  }
   [[nodiscard]] float bias_f32(std::size_t r) const {
     float value = 0;
     if (bias.size != 0) dequantize_row(bias.type, bias.data + file_row(r) * block_bytes(bias.type), &value, 1);

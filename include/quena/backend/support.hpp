@@ -113,7 +113,7 @@ inline void rounded_row(const matrix_source& source, std::size_t r, format f, st
     for (float& value : out) value = rounded(value, f == format::f16 ? dtype::f16 : f == format::bf16 ? dtype::bf16 : dtype::f32);
     return;
   }
-  if (codes == codes_of(source.type)) return;  // the file's own codes are kept
+  if (source.deltas.empty() && codes == codes_of(source.type)) return;  // the file's own codes are kept
   float peak = 0;
   for (const float value : out) peak = (std::max)(peak, std::fabs(value));
   code_block block{};

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <span>
@@ -43,9 +42,7 @@ class gguf_head {
     raw(std::as_bytes(std::span(s.data(), s.size())));
   }
   void raw(std::span<const std::byte> b) {
-    const std::size_t at = bytes_.size();
-    bytes_.resize(at + b.size());
-    if (!b.empty()) std::memcpy(bytes_.data() + at, b.data(), b.size());
+    bytes_.insert(bytes_.end(), b.begin(), b.end());
   }
   void pad_to(std::size_t alignment) { bytes_.resize((bytes_.size() + alignment - 1) / alignment * alignment); }
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }

@@ -41,6 +41,8 @@ inline std::vector<std::pair<std::string, std::string>> small_files(const checkp
 /// Cost     reads the packed weights twice, once for their hashes; memory: the small files and the header.
 template <packing_backend B>
 void write_artifact(const checkpoint& files, const llama<B>& model, const byte_sink& out, const std::function<void(double fraction)>& progress = {}) {
+  if (model.config().tie_word_embeddings && model.weights().lm_head)
+    fail(errc::unsupported, "artifact", "expected the embedding as output matrix, as the configuration says, got another one, of an adapter", files.path());
   json manifest = {{"version", 1}, {"form", B::packed_form}, {"format", format_name(model.weights().stored)}, {"tensors", json::array()}, {"matrices", json::object()}};
   artifact_writer writer;
   const auto texts = detail::small_files(files);
@@ -81,10 +83,10 @@ void write_artifact(const checkpoint& files, const llama<B>& model, const byte_s
 
 /// Where a cache keeps the artifact of a checkpoint: the same path for the same content, format and form.
 /// The content is known by the small files, by name, type, shape and some places of every tensor, and by the sizes and times of change
-/// of the files: a tensor that was written anew is another content, also where the places agree.
+/// of the files: a tensor that was written anew is another content, also where the places agree. `more` is whatever else went into it.
 /// Cost     reads about 256 bytes of each tensor.
-[[nodiscard]] inline std::string artifact_cache_path(std::string_view folder, const checkpoint& files, format f, std::string_view form) {
-  std::vector<std::uint64_t> sums;
+[[nodiscard]] inline std::string artifact_cache_path(std::string_view folder, const checkpoint& files, format f, std::string_view form, std::vector<std::uint64_t> more = {}) {
+  std::vector<std::uint64_t> sums = std::move(more);
   const auto add = [&](std::span<const std::byte> bytes) { sums.push_back(content_hash(bytes)); };
   const auto add_text = [&](std::string_view text) { add(std::as_bytes(std::span(text))); };
   add_text(form), add_text(format_name(f));

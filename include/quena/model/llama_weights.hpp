@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "../backend/backend.hpp"
 #include "../io/checkpoint.hpp"
 #include "config.hpp"
+#include "lora.hpp"
 #include "packed_weights.hpp"
 #include "rope.hpp"
 #include "weights.hpp"
@@ -22,6 +24,9 @@ struct weight_options {
   quena::format format = quena::format::automatic;
   /// Positions that caches will hold at most: only the "dynamic" RoPE scaling depends on it. 0: the model's max_position_embeddings.
   std::size_t context = 0;
+  /// Adapters that are merged into the weights: W + s B A, summed in double before it is rounded to `format`. Weights in blocks that get
+  /// an addition are kept as f16 if the format is `automatic`. They must live until the weights are loaded.
+  std::vector<lora_use> merge = {};
   /// Called as weights become ready, with the bytes of the checkpoint that were read and their total.
   std::function<void(std::size_t done, std::size_t total)> progress = {};
 };
@@ -80,7 +85,7 @@ struct llama_weights {
 /// Hands every tensor of the checkpoint to the backend, and lets go of each one's pages in the file as soon as it is packed. An
 /// artifact's matrices are used where they are, once their hashes have been checked.
 /// Errors   malformed: a tensor is missing or has another shape than the config says, with name, shapes and file; an altered artifact;
-///          unsupported: an artifact of another backend or in another format than was asked for.
+///          unsupported: an artifact of another backend or in another format than was asked for, or with adapters to merge.
 template <backend B>
 llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, const B& b, const weight_options& o) {
   check_tensors(files, c);
@@ -93,9 +98,18 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
   const auto vector = [&](const std::string& name) { return b.prepare_vector(as_vector(*files.find(name))); };
   // Modules are named by a prefix and their names behind it.
   using names = std::initializer_list<std::string_view>;
-  const auto source = [&](const std::string& prefix, std::string_view name) {
-    return detail::module_source(files, prefix + std::string(name));
+  if (artifact != nullptr && !o.merge.empty()) fail(errc::unsupported, "load", "expected weights that adapters can be merged into, got an artifact: they are packed already", files.path());
+  std::map<std::string, std::vector<low_rank_delta>, std::less<>> deltas;  // by module
+  for (const lora_use& use : o.merge)
+    for (const lora_module& m : use.adapter->modules())
+      if (use.scale != 0) deltas[m.name].push_back({m.rank, m.a.data(), m.b.data(), m.scale * use.scale});
+  // The module's weights, which are another's where they are tied.
+  const auto source_from = [&](const std::string& module, const std::string& weights) {
+    matrix_source s = detail::module_source(files, weights);
+    if (const auto found = deltas.find(module); found != deltas.end()) s.deltas = found->second;
+    return s;
   };
+  const auto source = [&](const std::string& prefix, std::string_view name) { return source_from(prefix + std::string(name), prefix + std::string(name)); };
   const auto finished = [&](const std::string& prefix, names modules) {
     for (const std::string_view name : modules) {
       const checkpoint_tensor& t = *files.find(prefix + std::string(name) + ".weight");
@@ -148,7 +162,12 @@ llama_weights<B> load_weights(const checkpoint& files, const llama_config& c, co
 
   llama_weights<B> w{.stored = stored, .rope = rope_table(c.rope, c.head_dim, o.context), .embed_tokens = stacked("model.", {"embed_tokens"}), .layers = {}, .norm = vector("model.norm.weight"), .lm_head = {}};
   // The largest matrices come first, while little is in memory: their part of the file is resident until they are packed.
-  if (!c.tie_word_embeddings) w.lm_head = stacked("", {"lm_head"});
+  if (!c.tie_word_embeddings) {
+    w.lm_head = stacked("", {"lm_head"});
+  } else if (deltas.contains("lm_head")) {  // no longer the embedding
+    const matrix_source s = source_from("lm_head", "model.embed_tokens");
+    w.lm_head = b.prepare({&s, 1}, o.format);
+  }
   w.layers.reserve(c.n_layers);
   for (std::size_t l = 0; l < c.n_layers; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";

@@ -81,7 +81,7 @@ inline weight_layout layout_of(const matrix_source& source, format f) noexcept {
     case format::automatic: break;
     default: return {dtype::f32, codes_of(f)};
   }
-  if (is_block_type(source.type)) return {dtype::f32, codes_of(source.type)};
+  if (is_block_type(source.type)) return source.deltas.empty() ? weight_layout{dtype::f32, codes_of(source.type)} : weight_layout{dtype::f16};  // sums have no codes
   return {source.type};
 }
 /// What it means for a gate-and-up pair, which is kept in one way: f16 where two block types meet, f32 for two dense types.
@@ -133,10 +133,10 @@ void pack_floats(const kernel_table& kernels, cpu_matrix& m, std::span<const mat
         std::fill_n(row, n, Cell{});
         continue;
       }
-      if (from.source->type == m.layout.type) {
+      if (from.source->type == m.layout.type && from.source->deltas.empty()) {
         std::memcpy(row, strip_of(from, k), n * sizeof(Cell));  // bits are kept, NaN payloads too
       } else {
-        dequantize_row(from.source->type, strip_of(from, k), wide, n);
+        from.source->strip_f32(from.row, k, n, wide);
         kernels.narrow[m.layout.type](wide, row, n);
       }
     }
@@ -150,7 +150,7 @@ inline float peak_of(const source_row& from, std::size_t cols, float* wide) {
   float peak = 0;
   for (std::size_t k = 0; k < cols; k += pack_strip) {
     const std::size_t n = (std::min)(pack_strip, cols - k);
-    dequantize_row(from.source->type, strip_of(from, k), wide, n);
+    from.source->strip_f32(from.row, k, n, wide);
     for (std::size_t j = 0; j < n; ++j) peak = (std::max)(peak, std::fabs(wide[j]));
   }
   return peak;
@@ -167,7 +167,7 @@ inline void pack_codes(cpu_matrix& m, std::span<const matrix_source> sources, st
     const source_row from = panel_row(m, sources, p, lane);
     if (from.source == nullptr) continue;  // scales of zero
     const code_block* const given = from.source->codes == nullptr ? nullptr : from.source->codes + from.row * ((m.cols + code_block_cols - 1) / code_block_cols);
-    const bool kept = given == nullptr && codes_of(from.source->type) == f;
+    const bool kept = given == nullptr && from.source->deltas.empty() && codes_of(from.source->type) == f;
     const float peak = !given && !kept && f.group == code_block_cols ? peak_of(from, m.cols, wide) : 0;
     std::byte* to = panel;
     for (std::size_t k = 0; k < m.cols; k += pack_strip) {
@@ -177,7 +177,7 @@ inline void pack_codes(cpu_matrix& m, std::span<const matrix_source> sources, st
       } else if (kept) {
         read_block(from.source->type, strip_of(from, k), n, block);
       } else {
-        dequantize_row(from.source->type, strip_of(from, k), wide, n);
+        from.source->strip_f32(from.row, k, n, wide);
         encode_block(f, wide, n, peak, block);
       }
       put_codes(f, block, n, lane, to);
