@@ -64,9 +64,11 @@ with_isa() { # ISA: the kernels may use no more than this
   # shellcheck disable=SC2086
   QUENA_ISA=$1 $unit_tests
 }
-emulated() { # CPU
+emulated() { # CPU [OPTIONS OF THE TESTS]
+  cpu=$1
+  shift
   # shellcheck disable=SC2086
-  qemu-x86_64 -cpu "$1" $unit_tests
+  qemu-x86_64 -cpu "$cpu" $unit_tests "$@"
 }
 
 # Reference data that is not part of the repository, where it lies beside it.
@@ -102,7 +104,11 @@ if [ "$quick" = no ]; then
   have clang++ clang && stage clang build_and_test clang -L 'fast|slow'
   if [ "$(uname -m)" = x86_64 ]; then
     for isa in portable avx2 avx512; do stage "isa-$isa" with_isa "$isa"; done
-    have qemu-x86_64 nehalem haswell && { stage nehalem emulated Nehalem; stage haswell emulated Haswell; }
+    have qemu-x86_64 nehalem-kernels nehalem haswell && {
+      [ -n "$chosen" ] && stage nehalem-kernels emulated Nehalem '--source-file=*tests/backend/*,*tests/core/*,*tests/quant/*'  # a part of the next
+      stage nehalem emulated Nehalem
+      stage haswell emulated Haswell
+    }
   fi
   stage asan build_and_test asan -L fast
   stage asan-slow ctest --preset asan -L slow
