@@ -185,6 +185,16 @@ concept backend = std::movable<B> && requires(const B b, typename B::stream& s, 
   b.write_page(s, pool, page, const_bytes);
 };
 
+/// A backend that can add to gate and up before they meet: what adapters at run time need (model/lora_weights.hpp).
+///   matmul_gate_up(s, w, x, y)           y[i,r] = g[i,r], y[i, rows + r] = u[i,r] for w from prepare_gate_up   y: [n_rows, 2 rows]
+///   swiglu(s, gate_up, y)                y[i,r] = silu(gate_up[i,r]) * gate_up[i, rows + r]
+/// One after the other gives the bits of matmul_swiglu.
+template <class B>
+concept adapter_backend = backend<B> && requires(const B b, typename B::stream& s, const typename B::matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) {
+  b.matmul_gate_up(s, w, x, y);
+  b.swiglu(s, x, y);
+};
+
 /// A backend whose prepared matrices can be written to a file and used from there without a copy.
 ///   B::packed_form             names the layout and its version: matrices of another form are another backend's
 ///   b.parts(m)                 a matrix's pieces, stacked by rows

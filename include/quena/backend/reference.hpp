@@ -14,7 +14,7 @@
 namespace quena::inline QUENA_ABI {
 
 /// See backend.hpp for what each operation means.
-/// Numerics every sum is a double, each result is rounded to f32 once; so its error is half an ulp of the exact result for the
+/// Numerics every sum is a double, each result is rounded to f32 once (gate and up before they meet, too); so its error is half an ulp of the exact result for the
 ///          given inputs, up to cancellation in the double sum.
 class reference {
  public:
@@ -120,10 +120,17 @@ class reference {
   void matmul_swiglu(stream&, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const {
     check_product("matmul_swiglu", w.rows, w.cols, x, y);
     for (std::size_t i = 0; i < x.extent(0); ++i)
-      for (std::size_t r = 0; r < w.rows; ++r) {
-        const double gate = product(w, r, x[i]), up = product(w, w.rows + r, x[i]);
-        y(i, r) = static_cast<float>(gate / (1 + std::exp(-gate)) * up);
-      }
+      for (std::size_t r = 0; r < w.rows; ++r) y(i, r) = silu_times(static_cast<float>(product(w, r, x[i])), static_cast<float>(product(w, w.rows + r, x[i])));
+  }
+  void matmul_gate_up(stream&, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const {
+    check_product("matmul_gate_up", 2 * w.rows, w.cols, x, y);
+    for (std::size_t i = 0; i < x.extent(0); ++i)
+      for (std::size_t r = 0; r < 2 * w.rows; ++r) y(i, r) = static_cast<float>(product(w, r, x[i]));
+  }
+  void swiglu(stream&, tensor_view<const float, 2> gate_up, tensor_view<float, 2> y) const {
+    check_swiglu(gate_up, y);
+    for (std::size_t i = 0; i < y.extent(0); ++i)
+      for (std::size_t r = 0; r < y.extent(1); ++r) y(i, r) = silu_times(gate_up(i, r), gate_up(i, y.extent(1) + r));
   }
 
   void rope_append(stream& s, tensor_view<float, 2> qkv, const batch& rows, std::size_t layer, kv_pool& pool) const {
@@ -211,6 +218,7 @@ class reference {
     return {rows.page_tables[rows.sequences[i]][position / shape.page_size], position % shape.page_size};
   }
 
+  static float silu_times(float gate, float up) { return static_cast<float>(double{gate} / (1 + std::exp(-double{gate})) * double{up}); }
   static double product(const matrix& w, std::size_t r, tensor_view<const float, 1> x) {
     double sum = 0;
     for (std::size_t k = 0; k < w.cols; ++k) sum += double{w.weights[r * w.cols + k]} * double{x[k]};
@@ -227,6 +235,6 @@ class reference {
   }
 };
 
-static_assert(backend<reference>);
+static_assert(adapter_backend<reference>);
 
 }  // namespace quena::inline QUENA_ABI

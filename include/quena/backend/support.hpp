@@ -54,6 +54,10 @@ inline void check_product(std::string_view where, std::size_t rows, std::size_t 
   check_rows(where, x, x.extent(0), cols);
   check_rows(where, y, x.extent(0), rows);
 }
+inline void check_swiglu(tensor_view<const float, 2> gate_up, tensor_view<const float, 2> y) {
+  check_rows("swiglu", gate_up, y.extent(0), 2 * y.extent(1));
+  check_rows("swiglu", y, y.extent(0), y.extent(1));
+}
 inline void check_select(tensor_view<const float, 2> x, const batch& b, tensor_view<const float, 2> y) {
   check_rows("select", y, b.selected_rows.size(), x.extent(1));
   for (const std::uint32_t r : b.selected_rows) detail::check_below("select", "a row", r, x.extent(0));

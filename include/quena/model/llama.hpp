@@ -38,20 +38,42 @@ void decoder_layer(const B& b, workspace<B>& ws, const batch& batch, const layer
   const std::size_t n = batch.n_rows();
   auto& s = ws.stream;
   const auto x = ws.x.rows(n), h = ws.h.rows(n), qkv = ws.qkv.rows(n), attended = ws.attended.rows(n), activated = ws.activated.rows(n);
+  using adapter = typename lora_weights<B>::layer;
+  using low_rank = typename lora_weights<B>::pair;
+  const auto add = [&](low_rank adapter::* module, tensor_view<const float, 2> from, tensor_view<float, 2> to) {  // of the rows that have one
+    add_adapters(b, s, ws.adapters, [&](const lora_weights<B>& a) -> const low_rank& { return a.at(l).*module; }, from, to, ws.low.rows(n));
+  };
 
   b.rmsnorm(s, x, w.input_layernorm, eps, h);                             // h          [n, hidden_size]
   observe(layer_input::qkv_proj, h);
   b.matmul(s, w.qkv_proj, h, qkv);                                        // qkv        [n, (n_heads + 2 n_kv_heads) * head_dim]
+  if (!ws.adapters.empty()) {
+    const std::size_t q = attended.extent(1), kv = (qkv.extent(1) - q) / 2;
+    add(&adapter::q_proj, h, qkv.slice(1, 0, q));
+    add(&adapter::k_proj, h, qkv.slice(1, q, kv));
+    add(&adapter::v_proj, h, qkv.slice(1, q + kv, kv));
+  }
   b.rope_append(s, qkv, batch, l, pool);                                  // q rotated in place; k rotated and v into the cache
   b.attend(s, qkv, batch, l, pool, attended);                             // attended   [n, n_heads * head_dim]
   observe(layer_input::o_proj, attended);
   b.matmul_add(s, w.o_proj, attended, x);                                 // x += o_proj(attended)
+  add(&adapter::o_proj, attended, x);
 
   b.rmsnorm(s, x, w.post_attention_layernorm, eps, h);                    // h          [n, hidden_size]
   observe(layer_input::gate_up_proj, h);
-  b.matmul_swiglu(s, w.gate_up_proj, h, activated);                       // activated  [n, intermediate_size]
+  if (!adapts_gate_up(ws.adapters, l)) {
+    b.matmul_swiglu(s, w.gate_up_proj, h, activated);                     // activated  [n, intermediate_size]
+  } else if constexpr (adapter_backend<B>) {
+    const auto gate_up = ws.gate_up.rows(n);
+    const std::size_t width = activated.extent(1);
+    b.matmul_gate_up(s, w.gate_up_proj, h, gate_up);                      // gate_up    [n, 2 intermediate_size]
+    add(&adapter::gate_proj, h, gate_up.slice(1, 0, width));
+    add(&adapter::up_proj, h, gate_up.slice(1, width, width));
+    b.swiglu(s, gate_up, activated);
+  }
   observe(layer_input::down_proj, activated);
   b.matmul_add(s, w.down_proj, activated, x);                             // x += down_proj(silu(gate) * up)
+  add(&adapter::down_proj, activated, x);
 }
 
 }  // namespace detail
@@ -88,16 +110,16 @@ class llama {
   }
 
   /// Runs the rows through the model and appends them to their sequences in the cache. Rows of one sequence continue it
-  /// without a gap; rows of different sequences may be mixed in any order.
+  /// without a gap; rows of different sequences may be mixed in any order. row::adapter counts `adapters`, which were made for this model.
   /// Numerics a row's result does not depend, by a bit, on the other rows, on how its sequence was cut into calls, on the page
   ///          size or on the number of threads.
   /// Errors   invalid_argument: a row that does not fit, with its index; context_overflow; out_of_memory (pages); cancelled.
   ///          The sequences keep their lengths then.
   /// Cost     one pass over the weights, plus attention over each row's positions.
-  forward_output forward(std::span<const row> rows, kv_cache<B>& cache, workspace<B>& ws, const forward_options& options = {}) const {
+  forward_output forward(std::span<const row> rows, kv_cache<B>& cache, workspace<B>& ws, const forward_options& options = {}, std::span<const lora_weights<B>* const> adapters = {}) const {
     const B& b = *backend_;
     const float eps = config_.rms_norm_eps;
-    const batch batch = ws.stage(rows, config_, weights_.rope, cache);
+    const batch batch = ws.stage(rows, config_, weights_.rope, cache, adapters);
     const std::size_t n = batch.n_rows(), n_selected = batch.selected_rows.size();
     auto& s = ws.stream;
     const auto x = ws.x.rows(n);
@@ -115,6 +137,7 @@ class llama {
       b.select(s, x, batch, selected);                                      // selected   [n_selected, hidden_size]
       b.rmsnorm(s, selected, weights_.norm, eps, selected);
       b.matmul(s, weights_.output(), selected, logits);                     // logits     [n_selected, vocab_size]
+      if (!ws.selected_adapters.empty()) detail::add_adapters(b, s, ws.selected_adapters, [](const lora_weights<B>& a) -> const auto& { return a.lm_head(); }, selected, logits, ws.low.rows(n_selected));
     }
     b.read(s, logits, ws.host_logits.span().first(n_selected * config_.vocab_size));
     b.read(s, selected, ws.host_hidden.span().first(n_selected * config_.hidden_size));

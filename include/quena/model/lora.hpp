@@ -184,7 +184,6 @@ inline lora_adapter lora_adapter::open(std::string_view folder, const llama_conf
 
   lora_adapter adapter;
   adapter.path_ = folder;
-  std::size_t n_known = 0;
   const auto read = [&](const safetensors_tensor& t, std::size_t rows, std::size_t cols) {
     if (t.shape != std::vector{rows, cols}) bad({t.name, ": expected ", detail::shape_text({rows, cols}), ", got ", detail::shape_text(t.shape)});
     if (t.type != dtype::f32 && t.type != dtype::f16 && t.type != dtype::bf16) bad({t.name, ": expected f32, f16 or bf16, got ", dtype_name(t.type)}, errc::unsupported);
@@ -193,10 +192,17 @@ inline lora_adapter lora_adapter::open(std::string_view folder, const llama_conf
     dequantize_row(t.type, t.data.data(), values.data(), values.size());
     return values;
   };
-  for (lora_module& m : detail::linear_modules(c)) {
+  std::vector<lora_module> linear = detail::linear_modules(c);
+  for (const safetensors_tensor& t : tensors.tensors()) {
+    const std::string_view name = t.name, end = name.ends_with(ends[0]) ? ends[0] : ends[1];
+    const bool framed = name.starts_with(prefix) && name.ends_with(end) && name.size() > prefix.size() + end.size();
+    const std::string_view module = framed ? name.substr(prefix.size(), name.size() - prefix.size() - end.size()) : "";
+    const auto at = std::lower_bound(linear.begin(), linear.end(), module, [](const lora_module& m, std::string_view n) { return m.name < n; });
+    if (at == linear.end() || at->name != module) bad({detail::shortened(name), ": expected lora_A and lora_B of the linear layers of a model with ", c.n_layers, " layers, got this one"}, errc::unsupported);
+  }
+  for (lora_module& m : linear) {
     const std::string stem = std::string(prefix) + m.name;
     const safetensors_tensor *const a = tensors.find(stem + std::string(ends[0])), *const b = tensors.find(stem + std::string(ends[1]));
-    n_known += (a != nullptr ? 1 : 0) + (b != nullptr ? 1 : 0);
     if (a == nullptr && b == nullptr) {
       const auto in_layer = [&](std::size_t l) { return m.name.starts_with("model.layers." + std::to_string(l) + "."); };
       const bool listed = config.targets && std::any_of(config.targets->begin(), config.targets->end(), [&](const std::string& t) { return detail::lora_config::names(t, m.name); });
@@ -209,14 +215,6 @@ inline lora_adapter lora_adapter::open(std::string_view folder, const llama_conf
     m.a = read(*a, m.rank, m.cols), m.b = read(*b, m.rows, m.rank);
     adapter.modules_.push_back(std::move(m));
   }
-  if (n_known != tensors.tensors().size())
-    for (const safetensors_tensor& t : tensors.tensors()) {
-      const std::string_view name = t.name;
-      bool known = false;
-      for (const std::string_view end : ends)
-        known = known || (name.starts_with(prefix) && name.ends_with(end) && name.size() > prefix.size() + end.size() && adapter.find(name.substr(prefix.size(), name.size() - prefix.size() - end.size())) != nullptr);
-      if (!known) bad({detail::shortened(name), ": expected lora_A and lora_B of the linear layers of a model with ", c.n_layers, " layers, got this one"}, errc::unsupported);
-    }
   if (adapter.modules_.empty()) bad("expected lora_A and lora_B of some module, got none");
   return adapter;
 }

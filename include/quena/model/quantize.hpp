@@ -106,7 +106,7 @@ class model_quantizer {
       for (std::size_t first = 0; first < n_tokens_; first += window_) {
         rows.clear();
         for (std::size_t i = 0; i < window_; ++i) rows.push_back({o_.calibration[first + i], static_cast<std::uint32_t>(i), sequence, false});
-        const batch batch = ws.stage(rows, one, rope_, cache);
+        const batch batch = ws.stage(rows, one, rope_, cache, {});
         const tensor_view<float, 2> here = ws.x.rows(window_);
         for (std::size_t i = 0; i < window_; ++i) std::copy_n(x.view()[first + i].data(), config_.hidden_size, here[i].data());
         f(batch, here);

@@ -33,7 +33,7 @@ class session {
       for (std::size_t at = 0; at < tokens.size(); at += ws_.max_rows) {
         const std::size_t n = (std::min)(ws_.max_rows, tokens.size() - at);
         const auto part = tokens.subspan(at, n);
-        out = model_->forward(rows(part, at + n == tokens.size() ? n - 1 : n), cache_, ws_, options);
+        out = model_->forward(rows(part, at + n == tokens.size() ? n - 1 : n), cache_, ws_, options, adapters());
         tokens_.insert(tokens_.end(), part.begin(), part.end());
       }
     } catch (...) {
@@ -51,7 +51,7 @@ class session {
     for (std::size_t at = 0; at < tokens.size(); at += step) {
       const std::size_t n = (std::min)(step, tokens.size() - at);
       const auto part = tokens.subspan(at, n);
-      const forward_output out = model_->forward(rows(part, 0), cache_, ws_, options);
+      const forward_output out = model_->forward(rows(part, 0), cache_, ws_, options, adapters());
       tokens_.insert(tokens_.end(), part.begin(), part.end());
       for (std::size_t i = 0; i < n; ++i) each(at + i, out.logits[i].span());
     }
@@ -63,6 +63,10 @@ class session {
   /// Everything that was fed and not rewound.
   [[nodiscard]] std::span<const token_id> tokens() const noexcept { return tokens_; }
   [[nodiscard]] const kv_cache<B>& cache() const noexcept { return cache_; }
+
+  /// An adapter for the tokens that are fed from now on (null: none), which must outlive its use; what was fed before stays as it is.
+  /// The workspace must have room for its rank: workspace_options::max_rank.
+  void use(const lora_weights<B>* adapter) noexcept { adapter_ = adapter; }
 
   /// Forgets all but the first `length` tokens.
   void rewind(std::size_t length) {
@@ -94,14 +98,17 @@ class session {
   /// The next rows of the sequence; logits are wanted from `first_wanted` on.
   std::span<const row> rows(std::span<const token_id> tokens, std::size_t first_wanted) {
     rows_.clear();
-    for (std::size_t i = 0; i < tokens.size(); ++i) rows_.push_back({tokens[i], static_cast<std::uint32_t>(length() + i), id_, i >= first_wanted});
+    for (std::size_t i = 0; i < tokens.size(); ++i) rows_.push_back({tokens[i], static_cast<std::uint32_t>(length() + i), id_, i >= first_wanted, adapter_ == nullptr ? no_adapter : 0});
     return rows_;
   }
+
+  [[nodiscard]] std::span<const lora_weights<B>* const> adapters() const noexcept { return {&adapter_, adapter_ == nullptr ? std::size_t{0} : 1}; }
 
   const llama<B>* model_;
   kv_cache<B> cache_;
   workspace<B> ws_;
   sequence_id id_;
+  const lora_weights<B>* adapter_ = nullptr;
   std::vector<token_id> tokens_;
   std::vector<row> rows_;
 };

@@ -141,7 +141,7 @@ void check_matrix(conformance_log& log, const B& b, const conformance_options& o
   });
 }
 
-/// prepare_gate_up and matmul_swiglu; the case's first two matrices are gate and up, `scale` stretches the input.
+/// prepare_gate_up, matmul_swiglu, and matmul_gate_up with swiglu, where there are these; the case's first two matrices are gate and up, `scale` stretches the input.
 /// Tolerance   as above for both products; |silu'| <= 1.1; 8 roundings for silu itself.
 template <backend B>
 void check_swiglu(conformance_log& log, const B& b, const conformance_options& o, const dense_case& c, float scale, seeded random) {
@@ -175,6 +175,13 @@ void check_swiglu(conformance_log& log, const B& b, const conformance_options& o
       }
     const auto swiglu = [](const auto& backend, const auto& matrix) { return [&](auto& s, auto in, auto out) { backend.matmul_swiglu(s, matrix, in, out); }; };
     check_row_operation(log, rig, "matmul_swiglu", which, x, nullptr, run_rows(oracle, x, nullptr, rows, 0, swiglu(exact, want_w)), tolerance, swiglu(b, w));
+    if constexpr (adapter_backend<B>) {
+      const auto in = rig.make(x, 2), both = rig.make(c.n, 2 * rows, 2), in_two = rig.make(c.n, rows, 2), at_once = rig.make(c.n, rows, 2);
+      b.matmul_gate_up(rig.s, w, in.view, both.view);
+      b.swiglu(rig.s, both.view, in_two.view);
+      b.matmul_swiglu(rig.s, w, in.view, at_once.view);
+      log.same("matmul_gate_up", which + ", then swiglu", rig.get(in_two.view), rig.get(at_once.view));
+    }
   });
 }
 

@@ -133,6 +133,8 @@ class cpu {
   void matmul(stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const { product("matmul", s, w, x, y, detail::epilogue::store); }
   void matmul_add(stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const { product("matmul_add", s, w, x, y, detail::epilogue::add); }
   void matmul_swiglu(stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const { product("matmul_swiglu", s, w, x, y, detail::epilogue::swiglu); }
+  void matmul_gate_up(stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y) const { product("matmul_gate_up", s, w, x, y, detail::epilogue::pair); }
+  void swiglu(stream&, tensor_view<const float, 2> gate_up, tensor_view<float, 2> y) const;
   void rope_append(stream&, tensor_view<float, 2> qkv, const batch& rows, std::size_t layer, kv_pool& pool) const;
   void attend(stream& s, tensor_view<const float, 2> qkv, const batch& rows, std::size_t layer, const kv_pool& pool, tensor_view<float, 2> out) const;
   void select(stream&, tensor_view<const float, 2> x, const batch& rows, tensor_view<float, 2> y) const;

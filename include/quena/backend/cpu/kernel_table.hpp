@@ -33,6 +33,7 @@ enum class epilogue : std::uint8_t {
   store,   ///< y = sum + bias
   add,     ///< y += sum + bias
   swiglu,  ///< y = silu(g) * u; a panel holds 16 rows of g, then the same 16 of u
+  pair,    ///< of such a panel, y = g, and out_width further on u
 };
 
 /// y[i, r] = epilogue(sum_k w[r, k] * x[i, k]) for some panels of w and rows i.

@@ -76,8 +76,9 @@ inline cpu::matrix cpu::adopt(std::span<const packed_part> parts, const std::sha
 }
 
 inline void cpu::product(std::string_view where, stream& s, const matrix& w, tensor_view<const float, 2> x, tensor_view<float, 2> y, detail::epilogue mode) const {
-  check_product(where, w.rows, w.cols, x, y);
-  if (w.gate_up != (mode == detail::epilogue::swiglu))
+  const bool pair = mode == detail::epilogue::pair;
+  check_product(where, pair ? 2 * w.rows : w.rows, w.cols, x, y);
+  if (w.gate_up != (pair || mode == detail::epilogue::swiglu))
     detail::expected(where, w.gate_up ? "one matrix" : "a matrix from prepare_gate_up", w.gate_up ? "a gate-and-up pair" : "another");
   if (x.extent(0) == 0) return;
   float* out = y.data();
@@ -136,6 +137,14 @@ inline void cpu::rmsnorm(stream&, tensor_view<const float, 2> x, const vector& g
   check_rmsnorm(gain.size, x, y);
   split(x.extent(0), x.size() * 4, [&](std::size_t first, std::size_t last, std::size_t) {
     for (std::size_t i = first; i < last; ++i) kernels_->rmsnorm(&x(i, std::size_t{0}), gain.values.data(), eps, gain.size, &y(i, std::size_t{0}));
+  });
+}
+
+inline void cpu::swiglu(stream&, tensor_view<const float, 2> gate_up, tensor_view<float, 2> y) const {
+  check_swiglu(gate_up, y);
+  const std::size_t width = y.extent(1);
+  split(y.extent(0), y.size() * 16, [&](std::size_t first, std::size_t last, std::size_t) {
+    for (std::size_t i = first; i < last; ++i) kernels_->swiglu(&gate_up(i, std::size_t{0}), &gate_up(i, std::size_t{0}) + width, &y(i, std::size_t{0}), width);
   });
 }
 

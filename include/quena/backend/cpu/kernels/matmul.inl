@@ -23,7 +23,7 @@ void add_block(const T* panel, const float* x, Stride x_stride, std::size_t n, f
 
 /// Bias, residual or activation, and out: one panel's sums [n_rows][32] to y.
 inline void finish_panel(const matmul_args& m, std::size_t panel, std::size_t row, std::size_t n_rows, const float* sums) noexcept {
-  const std::size_t width = m.mode == epilogue::swiglu ? panel_rows / 2 : panel_rows, at = panel * width;
+  const std::size_t width = m.mode == epilogue::swiglu || m.mode == epilogue::pair ? panel_rows / 2 : panel_rows, at = panel * width;
   const std::size_t n = m.out_width - at < width ? m.out_width - at : width;
   for (std::size_t i = 0; i < n_rows; ++i, sums += panel_rows) {
     float biased[panel_rows], out[panel_rows];
@@ -33,7 +33,9 @@ inline void finish_panel(const matmul_args& m, std::size_t panel, std::size_t ro
       s = biased;
     }
     float* y = m.y + static_cast<std::ptrdiff_t>(row + i) * m.y_stride + static_cast<std::ptrdiff_t>(at);
-    if (n == width) {
+    if (m.mode == epilogue::pair) {
+      for (std::size_t j = 0; j < n; ++j) y[j] = s[j], y[m.out_width + j] = s[width + j];
+    } else if (n == width) {
       if (m.mode == epilogue::add)
         for (std::size_t j = 0; j < panel_rows; j += lanes) store(y + j, add(load(y + j), load(s + j)));
       else if (m.mode == epilogue::store)
