@@ -4,6 +4,7 @@
 #   sh tests/run.sh            everything (about half an hour on two cores)
 #   sh tests/run.sh --quick    the unit tests in one build
 #   sh tests/run.sh NAME...    these stages only (see the end of this file)
+#   --within=SECONDS           begins no stage after so much time: a slow machine skips what comes late, and says so
 # Each stage's output goes to build/log/NAME.log and is shown if it fails. The last line counts stages: 'N passed, N failed'.
 set -u
 cd "$(dirname "$0")/.."
@@ -12,7 +13,8 @@ export CCACHE_BASEDIR="$PWD"
 export CCACHE_NOHASHDIR=1
 jobs=$(nproc 2>/dev/null || echo 2)
 log=build/log
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 within=
+began=$(date +%s)
 mkdir -p "$log"
 
 # stage NAME COMMAND...: runs it unless only others were asked for; counts how it went.
@@ -24,6 +26,11 @@ stage() {
     *) return 0 ;;
   esac
   stage_start=$(date +%s)
+  if [ -n "$within" ] && [ $((stage_start - began)) -gt "$within" ]; then
+    skipped=$((skipped + 1))
+    printf '%-7s %-18s %d s are over\n' skipped "$stage_name" "$within"
+    return 0
+  fi
   if "$@" >"$log/$stage_name.log" 2>&1; then
     passed=$((passed + 1)) word=ok
   else
@@ -83,7 +90,9 @@ quick=no
 for word in "$@"; do
   case $word in
     --quick) quick=yes ;;
-    -*) sed -n '3,7s/^# //p' "$0"; exit 2 ;;
+    --within=*[!0-9]* | --within=) sed -n '3,8s/^# //p' "$0"; exit 2 ;;
+    --within=*) within=${word#*=} ;;
+    -*) sed -n '3,8s/^# //p' "$0"; exit 2 ;;
     *) chosen="$chosen $word" ;;
   esac
 done
@@ -97,13 +106,13 @@ fi
 stage dev build_and_test dev -L fast
 if [ "$quick" = no ]; then
   stage slow ctest --preset dev -L slow
+  if [ "$(uname -m)" = x86_64 ]; then for isa in portable avx2 avx512; do stage "isa-$isa" with_isa "$isa"; done; fi
   have g++ release && stage release build release
   if [ -f "$conformance" ] && /usr/bin/python3 -c 'import numpy' 2>/dev/null; then stage conformance conforms; fi
   stage headers each_header_alone
   stage meta ctest --preset dev -L meta -j "$jobs"
   have clang++ clang && stage clang build_and_test clang -L 'fast|slow'
   if [ "$(uname -m)" = x86_64 ]; then
-    for isa in portable avx2 avx512; do stage "isa-$isa" with_isa "$isa"; done
     have qemu-x86_64 nehalem-kernels nehalem haswell && {
       [ -n "$chosen" ] && stage nehalem-kernels emulated Nehalem '--source-file=*tests/backend/*,*tests/core/*,*tests/quant/*'  # a part of the next
       stage nehalem emulated Nehalem
