@@ -159,6 +159,18 @@ class Usage(Case):
         self.refused("generate", "-m", MODEL, "-p", "x", "--backend", "cuda", has="cpu or reference")
         self.refused("logits", "-m", MODEL, "--ids", "1", "-o", os.devnull, "--lora", "somewhere:0.5", has="somewhere/adapter_config.json")
 
+    def test_adapters(self):
+        if not (FIXTURES / "lora").exists():
+            self.skipTest("no reference data")
+        base, adapter = FIXTURES / "models" / "stories260K", FIXTURES / "lora" / "qv-r4"
+        run = lambda *more: self.good("generate", "-m", base, "-p", "Once upon a time", "-n", 24, "--temp", 0, *more)
+        plain, strong = run(), run("--lora", f"{adapter}:20")
+        self.assertNotEqual(plain, strong)
+        self.assertEqual(plain, run("--lora", f"{adapter}:0"))
+        self.assertEqual(run("--lora", adapter), run("--lora", f"{adapter}:1"))
+        self.refused("generate", "-m", base, "-p", "x", "--lora", FIXTURES / "lora" / "reject" / "dora", has="use_dora")
+        self.refused("inspect", "-m", base, "--lora", adapter, has="--lora")
+
     def test_errors_are_one_line(self):
         self.refused("generate", "-m", self.folder / "absent\nsecond line", "-p", "x", has="absent?second line")
         self.refused("inspect", "-m", self.folder)

@@ -107,6 +107,7 @@ void print_config(const ordered_json& config) {
 }
 
 void run_inspect(const inspect_command& o) {
+  if (!o.model.adapters.empty()) quena::fail(quena::errc::unsupported, "inspect", "--lora: expected none: adapters are not looked at here");
   const quena::checkpoint files = quena::checkpoint::open(o.model.path, {.weights = !o.config_only, .allow_symlinks = false});
   const quena::llama_config config = quena::read_config(files);
   const ordered_json config_fields = config_json(config);

@@ -60,6 +60,9 @@ inline void add_gguf_tokenizer(gguf_source& s, const checkpoint& files, const ll
   const tokenizer_data d = read_tokenizer_json(text, files.text_file("tokenizer_config.json").value_or(""), file);
   if (!d.byte_level) not_in_gguf("expected a byte-level tokenizer, got a SentencePiece one, whose scores tokenizer.json does not hold", file);
   const std::string_view pre = d.split == split_pattern::llama3 && d.ignore_merges ? "llama-bpe" : d.split == split_pattern::gpt2 && !d.ignore_merges ? "gpt-2" : d.split == split_pattern::gpt2_digits && !d.ignore_merges ? "smollm" : "";
+  const auto only = [](const std::vector<token_id>& around, std::optional<token_id> id) { return around.empty() || (around.size() == 1 && around.front() == id); };
+  if (!only(d.first_ids, d.bos) || !only(d.last_ids, d.eos.empty() ? std::nullopt : std::optional(d.eos.front())))
+    not_in_gguf("expected no tokens around a text but its BOS and EOS, got others", file);
   if (pre.empty()) not_in_gguf("expected a split pattern that GGUF has a name for, got another one", file);
 
   enum : std::int32_t { normal = 1, control = 3, user_defined = 4, unused = 5 };
