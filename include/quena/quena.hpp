@@ -26,6 +26,7 @@
 #include "core/error.hpp"
 #include "core/float16.hpp"
 #include "core/tensor.hpp"
+#include "engine/engine.hpp"
 #include "eval/perplexity.hpp"
 #include "generate.hpp"
 #include "io/checkpoint.hpp"

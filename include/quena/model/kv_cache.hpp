@@ -56,6 +56,8 @@ class kv_cache {
   [[nodiscard]] std::size_t max_positions() const noexcept { return max_positions_; }
   [[nodiscard]] std::size_t max_sequences() const noexcept { return sequences_.size(); }
   [[nodiscard]] std::size_t free_pages() const noexcept { return free_.size(); }
+  /// Pages that so many positions lie on.
+  [[nodiscard]] std::size_t pages_for(std::size_t length) const noexcept { return (length + shape().page_size - 1) / shape().page_size; }
   /// Bytes of the keys and values when every page is in use.
   [[nodiscard]] std::size_t n_bytes() const noexcept { return shape().n_pages * shape().page_bytes(); }
 
@@ -124,23 +126,27 @@ class kv_cache {
     at(id).length = shot.length;
   }
 
+  /// Free pages that reserve() would take.
+  [[nodiscard]] std::size_t pages_needed(sequence_id id, std::size_t new_length) const {
+    const sequence& s = at(id);
+    return (writes_shared(s, new_length) ? 1 : 0) + (pages_for(new_length) > s.pages.size() ? pages_for(new_length) - s.pages.size() : 0);
+  }
+
   /// Makes positions up to `new_length` writable: takes pages, and copies a shared one that would be written to.
   void reserve(sequence_id id, std::size_t new_length) {
     sequence& s = at(id);
     if (new_length > max_positions_)
       fail(errc::context_overflow, "kv_cache", {"expected at most ", max_positions_, " positions, got ", new_length});
+    if (const std::size_t needed = pages_needed(id, new_length); needed > free_.size())
+      fail(errc::out_of_memory, "kv_cache", {"expected ", needed, " free pages, got ", free_.size()});
     const std::size_t first_written = s.length / shape().page_size;
-    const std::size_t shared = first_written < s.pages.size() && new_length > s.length && references_[s.pages[first_written]] > 1 ? 1 : 0;
-    const std::size_t fresh = pages_for(new_length) > s.pages.size() ? pages_for(new_length) - s.pages.size() : 0;
-    if (shared + fresh > free_.size())
-      fail(errc::out_of_memory, "kv_cache", {"expected ", shared + fresh, " free pages, got ", free_.size()});
-    if (shared != 0) {
+    if (writes_shared(s, new_length)) {
       const page_id copy = take();
       backend_->copy_page(stream_, pool_, s.pages[first_written], copy);
       release(s.pages[first_written]);
       s.pages[first_written] = copy;
     }
-    for (std::size_t p = 0; p < fresh; ++p) s.pages.push_back(take());
+    while (s.pages.size() < pages_for(new_length)) s.pages.push_back(take());
   }
 
   // What a forward pass needs.
@@ -167,7 +173,11 @@ class kv_cache {
     return max_positions;
   }
 
-  [[nodiscard]] std::size_t pages_for(std::size_t length) const noexcept { return (length + shape().page_size - 1) / shape().page_size; }
+  /// Whether the page of the next position has other owners, too, and is to be written to.
+  [[nodiscard]] bool writes_shared(const sequence& s, std::size_t new_length) const noexcept {
+    const std::size_t first_written = s.length / shape().page_size;
+    return first_written < s.pages.size() && new_length > s.length && references_[s.pages[first_written]] > 1;
+  }
   [[nodiscard]] const sequence& at(sequence_id id) const {
     if (id >= sequences_.size() || !sequences_[id].live)
       fail(errc::invalid_argument, "kv_cache", {"expected a sequence of this cache, got ", id});
