@@ -60,7 +60,7 @@ struct writer {
 
   void compute(std::size_t length) {
     const std::size_t start = c->length(id);
-    while (c->free_pages() < c->missing_pages(id, length) && tree->evict()) {}
+    while (c->free_pages() < c->pages_needed(id, length) && tree->evict()) {}
     c->reserve(id, length);
     for (std::size_t p = start; p < length; ++p) {
       REQUIRE(c->references(c->pages(id)[p / 16]) == 1);  // a shared page is never written

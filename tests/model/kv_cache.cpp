@@ -305,12 +305,12 @@ TEST_CASE("kv_cache: full pages are shared, kept and exchanged") {
   c.share(b, full);
   CHECK(c.length(b) == 32);
   CHECK(c.free_pages() == 3);
-  CHECK(c.missing_pages(b, 32) == 0);
-  CHECK(c.missing_pages(b, 33) == 1);
+  CHECK(c.pages_needed(b, 32) == 0);
+  CHECK(c.pages_needed(b, 33) == 1);
   append(c, b, {7});
   CHECK(content(c, a) == std::vector<float>(40, 5));
   c.rewind(b, 20);
-  CHECK(c.missing_pages(b, 21) == 1);  // a copy
+  CHECK(c.pages_needed(b, 21) == 1);  // a copy
   append(c, b, {8});
   CHECK(content(c, a) == std::vector<float>(40, 5));
   CHECK(content(c, b).back() == 8);

@@ -201,7 +201,7 @@ class scheduler {
   /// Makes the task's next n positions writable; false: it lost its own pages, being the last.
   bool make_room(task<B>& t, std::size_t n) {
     const std::size_t length = cache_.length(*t.sequence) + n;
-    while (!free_pages(cache_.missing_pages(*t.sequence, length))) {
+    while (!free_pages(cache_.pages_needed(*t.sequence, length))) {
       preempt();
       if (!t.sequence) return false;
     }

@@ -166,9 +166,9 @@ class kv_cache {
     sequence& s = at(id);
     if (new_length > max_positions_)
       fail(errc::context_overflow, "kv_cache", {"expected at most ", max_positions_, " positions, got ", new_length});
-    const std::size_t missing = missing_pages(id, new_length);
+    const std::size_t missing = pages_needed(id, new_length);
     if (missing > free_.size()) fail(errc::out_of_memory, "kv_cache", {"expected ", missing, " free pages, got ", free_.size()});
-    if (copies_page(s, new_length)) {
+    if (writes_shared(s, new_length)) {
       page_id& shared = s.pages[s.length / shape().page_size];
       const page_id copy = take();
       backend_->copy_page(stream_, pool_, shared, copy);
@@ -178,10 +178,10 @@ class kv_cache {
     while (s.pages.size() < pages_for(new_length)) s.pages.push_back(take());
   }
   /// How many free pages reserve(id, new_length) takes.
-  [[nodiscard]] std::size_t missing_pages(sequence_id id, std::size_t new_length) const {
+  [[nodiscard]] std::size_t pages_needed(sequence_id id, std::size_t new_length) const {
     const sequence& s = at(id);
     const std::size_t wanted = pages_for(new_length);
-    return (copies_page(s, new_length) ? 1 : 0) + (wanted > s.pages.size() ? wanted - s.pages.size() : 0);
+    return (writes_shared(s, new_length) ? 1 : 0) + (wanted > s.pages.size() ? wanted - s.pages.size() : 0);
   }
   [[nodiscard]] std::size_t pages_for(std::size_t length) const noexcept { return (length + shape().page_size - 1) / shape().page_size; }
 
@@ -210,7 +210,7 @@ class kv_cache {
   }
 
   /// Whether the next position to be written lies in a page that others hold, too.
-  [[nodiscard]] bool copies_page(const sequence& s, std::size_t new_length) const noexcept {
+  [[nodiscard]] bool writes_shared(const sequence& s, std::size_t new_length) const noexcept {
     const std::size_t first_written = s.length / shape().page_size;
     return first_written < s.pages.size() && new_length > s.length && references_[s.pages[first_written]] > 1;
   }
