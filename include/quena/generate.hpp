@@ -13,6 +13,7 @@
 
 #include "load.hpp"
 #include "model/session.hpp"
+#include "sample/outcome.hpp"
 #include "sample/sampler.hpp"
 #include "sample/stop.hpp"
 #include "text/stream_decoder.hpp"
@@ -37,25 +38,12 @@ struct generate_options {
   std::stop_token stop_token = {};                ///< cancels, within a layer's time
 };
 
-enum class finish_reason : std::uint8_t { none, stop, length, cancelled };
-
-[[nodiscard]] constexpr std::string_view finish_reason_name(finish_reason r) noexcept {
-  constexpr std::string_view names[] = {"none", "stop", "length", "cancelled"};
-  return names[static_cast<std::size_t>(r)];
-}
-
 /// Where the time went. The first token comes out of the prefill; each later one is a decode pass.
 struct generate_timing {
   std::size_t prefill_tokens = 0;
   double prefill_s = 0;
   std::size_t decode_tokens = 0;
   double decode_s = 0;
-};
-
-/// The log-probabilities of one generated token, where sampling_options::n_logprobs asked for them.
-struct generated_logprobs {
-  float chosen = 0;
-  std::vector<token_logprob> top;
 };
 
 /// A text as it is generated: an input range of pieces of valid UTF-8 (if the model's text is), each valid until the next one.

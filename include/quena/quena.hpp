@@ -16,6 +16,7 @@
 //
 // Before all that load() (load.hpp) opens the files (io/checkpoint.hpp over io/safetensors.hpp and io/gguf.hpp), reads the
 // configuration (model/config.hpp, model/rope.hpp) and hands every tensor to the backend (model/llama_weights.hpp).
+// engine (engine/engine.hpp) runs many sequences in one forward pass: scheduling (engine/scheduler.hpp), no model code of its own.
 // chat() (chat.hpp) renders messages with the model's template (text/chat_template.hpp) and generates on one session.
 #pragma once
 

@@ -291,3 +291,64 @@ TEST_CASE("kv_cache: random operations against lists of numbers") {
     CHECK(c.free_pages() == n_pages);
   }
 }
+
+TEST_CASE("kv_cache: full pages are shared, kept and exchanged") {
+  cache_type c = make(6, 64, 3);
+  const sequence_id a = c.add();
+  append(c, a, std::vector<float>(40, 5));
+  const std::vector<page_id> full(c.pages(a).begin(), c.pages(a).begin() + 2);
+  c.retain(full[0]);
+  CHECK(c.references(full[0]) == 2);
+
+  const sequence_id b = c.add();
+  c.reserve(b, 3);  // a reserved page is given back
+  c.share(b, full);
+  CHECK(c.length(b) == 32);
+  CHECK(c.free_pages() == 3);
+  CHECK(c.pages_needed(b, 32) == 0);
+  CHECK(c.pages_needed(b, 33) == 1);
+  append(c, b, {7});
+  CHECK(content(c, a) == std::vector<float>(40, 5));
+  c.rewind(b, 20);
+  CHECK(c.pages_needed(b, 21) == 1);  // a copy
+  append(c, b, {8});
+  CHECK(content(c, a) == std::vector<float>(40, 5));
+  CHECK(content(c, b).back() == 8);
+
+  c.remove(a), c.remove(b);
+  CHECK(c.free_pages() == 5);
+  const sequence_id again = c.add();
+  c.share(again, std::span(full).first(1));
+  CHECK(content(c, again) == std::vector<float>(16, 5));
+  c.drop(full[0]);
+  CHECK(c.references(full[0]) == 1);
+
+  const sequence_id same = c.add();
+  append(c, same, std::vector<float>(18, 5));
+  c.replace_page(same, 0, full[0]);
+  CHECK(c.pages(same)[0] == full[0]);
+  CHECK(c.free_pages() == 4);
+  CHECK(content(c, same) == std::vector<float>(18, 5));
+  c.remove(again), c.remove(same);
+  CHECK(c.free_pages() == 6);
+}
+
+TEST_CASE("kv_cache: pages that nobody holds, or that do not fit, are not shared") {
+  cache_type c = make(6, 32, 3);
+  const sequence_id a = c.add(), b = c.add();
+  append(c, a, std::vector<float>(20, 5));
+  const page_id held = c.pages(a)[0], unheld = c.pages(a)[1] == 5 ? 4 : 5;
+  CHECK(c.references(unheld) == 0);
+  CHECK(c.references(77) == 0);
+  const std::vector<page_id> wrong = {held, unheld}, outside = {77}, many = {held, held, held};
+  CHECK(quena_test::code_of([&] { c.share(b, wrong); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { c.share(b, outside); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { c.share(b, many); }) == errc::context_overflow);
+  CHECK(quena_test::code_of([&] { c.share(a, std::span(&held, 1)); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { c.retain(unheld); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { c.drop(unheld); }) == errc::invalid_argument);
+  CHECK(quena_test::code_of([&] { c.replace_page(a, 1, held); }) == errc::invalid_argument);  // half full
+  CHECK(quena_test::code_of([&] { c.replace_page(a, 0, unheld); }) == errc::invalid_argument);
+  CHECK(c.references(held) == 1);
+  CHECK(c.length(b) == 0);
+}

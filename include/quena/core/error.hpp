@@ -26,6 +26,7 @@ enum class errc {
   non_finite,        ///< NaN or infinity where numbers are needed
   cancelled,         ///< the caller's stop token was triggered
   busy,              ///< the object is in use by another call
+  queue_full,        ///< as many requests wait as may: try again later
 };
 
 class error_message;

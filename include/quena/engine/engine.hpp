@@ -1,340 +1,420 @@
 // SPDX-License-Identifier: MIT
-// Many sequences at once over one model: requests come and go between passes, and each pass takes one row of every sequence that decodes
-// and fills up with pieces of prompts (continuous batching: Yu et al. 2022, Orca; chunked prefill: Agrawal et al. 2023, arXiv:2308.16369).
-// What a request gets does not depend, by a bit, on what else runs: that is forward()'s contract, and draws are keyed by the request.
+// Many requests on one model: continuous batching. step() is the whole of it.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <list>
+#include <exception>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stop_token>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "../model/llama.hpp"
+#include "../text/tokenizer.hpp"
+#include "answer.hpp"
+#include "metrics.hpp"
 #include "request.hpp"
+#include "scheduler.hpp"
 
 namespace quena::inline QUENA_ABI {
 
 struct engine_options {
-  std::size_t max_sequences = 32;  ///< that run at the same time
-  std::size_t max_positions = 0;   ///< longest sequence; 0: as kv_options
-  std::size_t page_size = 16;
-  std::size_t cache_bytes = 0;     ///< keys and values of all sequences, never exceeded; 0: max_sequences of the longest
-  std::optional<dtype> cell = {};
-  std::size_t step_tokens = 256;   ///< rows of one pass: decoding first, the rest is prompts
-  std::size_t max_queue = 1024;    ///< completions that wait; more are refused
-  std::size_t max_rank = 0;        ///< of adapters; 0: none
+  /// The page pool: sequences at a time, and the budget (n_bytes or n_pages), which is taken at once and never exceeded.
+  kv_options cache = {.max_positions = 0, .max_sequences = 32};
+  std::size_t token_budget = 512;           ///< rows of one pass, at least max_sequences: what a step costs at most
+  std::size_t max_queue = 1024;             ///< requests that wait for their first step; one more is refused
+  std::size_t swap_bytes = 0;               ///< host memory for sequences that lost their pages; those it can't hold are computed anew
+  bool share_prefixes = true;               ///< keep finished pages for prompts that begin alike
+  std::size_t aging = 256;                  ///< steps after which a request can't be overtaken by one of the next priority any more
+  std::size_t max_rank = 0;                 ///< of adapters; 0: none can be added
+  std::vector<token_id> end_tokens = {};    ///< of the model; they end every answer, unless its sampling says ignore_eos
 };
 
-/// Counts since the engine was made, and what is there now.
-struct engine_metrics {
-  std::size_t queued = 0, running = 0, pages_free = 0, pages = 0;
-  std::uint64_t steps = 0, prompt_tokens = 0, generated_tokens = 0, preemptions = 0, finished = 0;
-  double first_token_s = 0;  ///< mean time from submit() to the first token of those that have one
-};
-
-/// Errors   busy: more completions than max_queue; invalid_argument, context_overflow: a request that can never run.
-/// Threads  submit(), metrics() and handles: any. step() and run(): one at a time. The model must outlive the engine.
+/// Runs any number of requests on one model. What an answer says does not depend, by a bit, on the others, on the order of arrival, on
+/// the budgets or on the cache: it is that of a session and a sampler alone.
+///   engine<cpu> e(llm.model, {.end_tokens = llm.end_tokens}, &llm.tokenizer);
+///   auto handle = e.submit({.prompt = ids, .max_tokens = 100});
+///   for (const engine_event& event : handle) std::cout << event.text;
+/// The host owns the loop: step(), step_for(), or a handle's range, which steps by itself. Or start() makes a thread that does.
+/// submit(), metrics() and the handles may be used by any thread at any time; steps are taken by one thread at a time (errc::busy).
+/// The model and the tokenizer must outlive it. Its destruction cancels what is left.
 template <backend B>
 class engine {
-  using clock = std::chrono::steady_clock;
-
  public:
-  explicit engine(const llama<B>& model, const engine_options& o = {})
-      : model_(&model), options_(o), cache_(model.make_cache(cache_options(model, o))),
-        ws_(model.make_workspace(cache_, {.max_rows = (std::max)(o.step_tokens, o.max_sequences), .max_logits = o.max_sequences, .max_rank = o.max_rank})) {
-    rows_.reserve(ws_.max_rows);
-  }
-  /// What still runs ends as cancelled.
-  ~engine() {
-    for (job& j : waiting_) end(j, engine_finish::cancelled);
-    for (job& j : running_) end(j, engine_finish::cancelled);
-    for (job& j : arrived_) end(j, engine_finish::cancelled);
-  }
+  /// `words` is needed for text and stop strings only.
+  /// Errors   invalid_argument: options that make no sense; out_of_memory.
+  explicit engine(const llama<B>& model, const engine_options& options = {}, const tokenizer* words = nullptr)
+      : model_(&model),
+        words_(words),
+        options_(checked(options)),
+        schedule_(model.make_cache(options.cache), {.token_budget = options.token_budget, .swap_bytes = options.swap_bytes, .share_prefixes = options.share_prefixes}),
+        ws_(model.make_workspace(schedule_.cache(), {.max_rows = options.token_budget, .max_logits = options.cache.max_sequences, .max_rank = options.max_rank})) {}
   engine(const engine&) = delete;
   engine& operator=(const engine&) = delete;
+  ~engine() {
+    stop();
+    for (const auto* list : {&jobs_, &inbox_})
+      for (const auto& j : *list) end_all(*j, finish_reason::cancelled);
+  }
 
-  [[nodiscard]] engine_handle submit(engine_request<B> r) {
-    const std::size_t vocab_size = model_->config().vocab_size;
-    const auto bad = [](const error_message& what, errc code = errc::invalid_argument) { fail(code, "engine", what); };
-    if (r.prompt.empty()) bad("expected a prompt of at least one token, got none");
-    if (r.n == 0 || r.max_tokens == 0) bad({"expected at least one completion of at least one token, got ", r.n, " of ", r.max_tokens});
-    if (r.prompt.size() >= cache_.max_positions()) bad({"expected a prompt below the context of ", cache_.max_positions(), " tokens, got ", r.prompt.size()}, errc::context_overflow);
-    if (cache_.pages_for(r.prompt.size()) > cache_.shape().n_pages) bad({"expected a prompt that fits in ", cache_.shape().n_pages, " pages, got ", r.prompt.size(), " tokens"}, errc::context_overflow);
-    if (r.adapter != nullptr && r.adapter->max_rank() > options_.max_rank) bad({"expected an adapter of rank ", options_.max_rank, " at most, got ", r.adapter->max_rank()});
-    const auto channel = std::make_shared<detail::request_channel>();
-    channel->open = r.n;
-    const auto request = std::make_shared<const engine_request<B>>(std::move(r));
-    jobs fresh;
-    for (std::size_t i = 0; i < request->n; ++i) {
-      job& j = fresh.emplace_back(job{request, channel, i, sampler(request->sampling, vocab_size, i), request->prompt, {}, clock::now()});
-      j.choice.accept_prompt(request->prompt);
-    }
+  /// Takes a request into the queue.
+  /// Errors   invalid_argument: an empty prompt, a token outside the vocabulary, n = 0, sampling options, stop strings without a
+  ///          tokenizer; context_overflow: a prompt that leaves no room for a token; queue_full.
+  request_handle submit(request asked) {
+    check_request(asked);
+    auto weights = find_adapter(asked.adapter);
+    auto j = std::make_unique<job>(std::move(asked), std::move(weights));
+    j->answers.push_back(std::make_unique<entry>(*j, 0, *this));
+    j->box->advance = [this] { return advance(); };
+    request_handle handle(j->box);
     {
-      const std::lock_guard lock(mutex_);
-      if (n_queued_ + fresh.size() > options_.max_queue) bad({"expected at most ", options_.max_queue, " completions in the queue, got ", n_queued_ + fresh.size()}, errc::busy);
-      n_queued_ += fresh.size();
-      arrived_.splice(arrived_.end(), fresh);
+      const std::lock_guard lock(inbox_mutex_);
+      if (n_queued_ >= options_.max_queue) fail(errc::queue_full, "engine", {"expected at most ", options_.max_queue, " waiting requests, got one more"});
+      ++n_queued_;
+      inbox_.push_back(std::move(j));
     }
-    work_.notify_all();
-    return engine_handle(channel);
+    inbox_changed_.notify_all();
+    return handle;
   }
 
-  /// One pass. False: there was nothing to do.
-  /// Errors   as forward(); the requests that were in the pass end as failed, and the engine goes on with the others.
+  /// Makes an adapter known; returns what request::adapter names it by, a number that never comes again: prefixes of one that was removed
+  /// are not taken for another's.
+  /// Errors   invalid_argument: null, made for another shape of model, a rank above max_rank.
+  std::uint32_t add_adapter(std::shared_ptr<const lora_weights<B>> weights) {
+    if (weights == nullptr || weights->n_layers() != model_->config().n_layers || weights->max_rank() > options_.max_rank)
+      fail(errc::invalid_argument, "engine", {"expected an adapter of ", model_->config().n_layers, " layers and a rank of at most ", options_.max_rank, ", got ", (weights == nullptr ? std::string("none") : std::to_string(weights->n_layers()) + " and " + std::to_string(weights->max_rank()))});
+    const std::lock_guard lock(inbox_mutex_);
+    adapters_.emplace(++last_adapter_, std::move(weights));
+    return last_adapter_;
+  }
+  /// Forgets an adapter for new requests; those that have it keep it.  Errors   invalid_argument: an unknown one.
+  void remove_adapter(std::uint32_t id) {
+    const std::lock_guard lock(inbox_mutex_);
+    if (adapters_.erase(id) == 0) fail(errc::invalid_argument, "engine", {"expected an adapter that was added, got ", id});
+  }
+
+  /// One forward pass for everything that is to be done. Returns whether anything is left.
+  /// Errors   busy: another thread (a worker) is at it. A pass that fails ends the requests in it as failed, and throws nothing.
   bool step() {
-    take_arrived();
-    drop_ended();
-    plan();
-    if (rows_.empty()) {
-      const bool ended = drop_ended();
-      publish();
-      return ended;
-    }
-    publish();
-    try {
-      const forward_output out = model_->forward(rows_, cache_, ws_, {}, adapters_);
-      std::size_t line = 0;
-      ++counts_.steps;
-      for (job* const j : in_pass_) advance(*j, out, line);
-    } catch (...) {
-      for (job* const j : in_pass_) j->finish = engine_finish::failed;
-      drop_ended();
-      publish();
-      throw;
-    }
-    share_prompts();
-    drop_ended();
-    publish();
-    return true;
+    if (working_.load(std::memory_order_acquire) || !take_turn()) fail(errc::busy, "engine", "expected one thread to take steps, got another one at the same time");
+    return step_and_yield();
   }
-  /// Steps until the time is over or nothing is left to do; ends at most one pass late.
-  bool step_for(clock::duration budget) {
-    const auto until = clock::now() + budget;
-    bool more = true;
-    while (more && clock::now() < until) more = step();
-    return more;
-  }
-  /// Steps until `stop`, and sleeps while there is nothing to do. For a thread of the host's: std::jthread([&](std::stop_token t) { e.run(t); }).
-  void run(const std::stop_token& stop) {
-    const std::stop_callback wake(stop, [this] {
-      const std::lock_guard lock(mutex_);  // not between the sleeper's look at `stop` and its sleep
-      work_.notify_all();
-    });
-    while (!stop.stop_requested()) {
-      if (step()) continue;
-      std::unique_lock lock(mutex_);
-      work_.wait(lock, [&] { return stop.stop_requested() || !arrived_.empty(); });
+  /// Steps until nothing is left or the time is over: at least one, and none that would likely (by the last one's time) end too late.
+  template <class Rep, class Period>
+  bool step_for(std::chrono::duration<Rep, Period> budget) {
+    const auto start = clock::now();
+    for (auto before = start;;) {
+      if (!step()) return false;
+      const auto now = clock::now();
+      if (now - start + (now - before) > budget) return true;
+      before = now;
     }
+  }
+
+  /// Makes a thread that takes the steps.
+  /// Errors   busy: there is one.
+  void start() {
+    if (worker_.joinable()) fail(errc::busy, "engine", "expected no worker thread, got a second start()");
+    worker_ = std::jthread([this](const std::stop_token& stopped) { work(stopped); });
+    working_.store(true, std::memory_order_release);
+  }
+  /// Ends that thread after its step; what is left waits for the next start() or step(). Like start(), for the owner's thread.
+  void stop() {
+    if (!worker_.joinable()) return;
+    worker_.request_stop();
+    worker_.join();
+    working_.store(false, std::memory_order_release);
   }
 
   [[nodiscard]] engine_metrics metrics() const {
-    const std::lock_guard lock(mutex_);
-    engine_metrics m = metrics_;
+    engine_metrics m;
+    {
+      const std::lock_guard lock(metrics_mutex_);
+      m = published_;
+    }
+    const std::lock_guard lock(inbox_mutex_);
     m.queued = n_queued_;
     return m;
   }
+  [[nodiscard]] const llama<B>& model() const noexcept { return *model_; }
+  /// The longest sequence, prompt and answer.
+  [[nodiscard]] std::size_t max_length() const noexcept { return schedule_.max_length(); }
 
  private:
-  /// A completion: tokens holds the prompt and what was generated; the cache holds the first ones of them.
-  struct job {
-    std::shared_ptr<const engine_request<B>> request;
-    std::shared_ptr<detail::request_channel> channel;
-    std::size_t index;
-    sampler choice;
-    std::vector<token_id> tokens;
-    std::optional<sequence_id> sequence;  // while it runs
-    clock::time_point submitted;
-    std::size_t planned = 0;              // tokens of this pass
-    std::size_t line = 0;                 // of the pass's logits
-    engine_finish finish = engine_finish::none;
-    bool chose_first = false;             // in the last pass: its cache holds exactly the prompt
+  using clock = detail::engine_clock;
 
-    [[nodiscard]] std::size_t generated() const noexcept { return tokens.size() - request->prompt.size(); }
+  struct failure {
+    errc code;
+    std::string message;
   };
-  using jobs = std::list<job>;
+  struct job;
+  /// An answer and its place in the schedule.
+  struct entry : detail::task<B> {
+    entry(job& j, std::size_t index, const engine& e) : owner(&j), answer(j.asked, index, e.options_.end_tokens, e.model_->config().vocab_size, e.words_) {
+      this->text = &answer, this->adapter = std::uint64_t{j.asked.adapter} << 32 | j.asked.salt, this->weights = j.weights.get();
+    }
+    job* owner;
+    detail::answer answer;
+  };
+  /// A request that is worked on. Its first answer comes with it, the others when the prompt is computed.
+  struct job {
+    job(request r, std::shared_ptr<const lora_weights<B>> w) : asked(std::move(r)), weights(std::move(w)), box(std::make_shared<detail::mailbox>()) { box->n_open = asked.n; }
+    request asked;
+    std::shared_ptr<const lora_weights<B>> weights;
+    std::shared_ptr<detail::mailbox> box;
+    std::vector<std::unique_ptr<entry>> answers;  // null: ended
+    std::size_t n_ended = 0;
+    bool queued = true;                           // counts in n_queued_
+    bool mute = false;                            // its callback threw
+    std::optional<failure> failed;
+    detail::rank turn = {};
+    clock::time_point submitted = clock::now();
+  };
+  using jobs = std::vector<std::unique_ptr<job>>;
 
-  static kv_options cache_options(const llama<B>& model, const engine_options& o) {
-    if (o.max_sequences == 0 || o.step_tokens == 0) fail(errc::invalid_argument, "engine", {"expected positive sizes, got ", o.max_sequences, " sequences and ", o.step_tokens, " tokens"});
-    kv_options k{.max_positions = o.max_positions, .max_sequences = o.max_sequences, .page_size = o.page_size, .n_pages = 0, .cell = o.cell};
-    if (o.cache_bytes == 0) return k;
-    k.n_pages = 1;
-    const std::size_t page = model.make_cache(k).shape().page_bytes();
-    k.n_pages = o.cache_bytes / page;
-    if (k.n_pages == 0) fail(errc::invalid_argument, "engine", {"expected cache_bytes of at least one page, ", page, " bytes, got ", o.cache_bytes});
-    return k;
+  static const engine_options& checked(const engine_options& o) {
+    if (o.cache.max_sequences == 0 || o.token_budget < o.cache.max_sequences)
+      fail(errc::invalid_argument, "engine", {"expected a token budget of at least max_sequences (", o.cache.max_sequences, ", not 0), got ", o.token_budget});
+    if (o.max_queue == 0) fail(errc::invalid_argument, "engine", "expected room for a waiting request, got max_queue 0");
+    if (o.aging > std::size_t{1} << 31) fail(errc::invalid_argument, "engine", {"expected aging of at most 2^31 steps, got ", o.aging});
+    return o;
   }
-  [[nodiscard]] std::size_t length(const job& j) const { return j.sequence ? cache_.length(*j.sequence) : 0; }
-  void take_arrived() {
-    const std::lock_guard lock(mutex_);
-    while (!arrived_.empty()) {  // behind all of its own priority
-      const auto place = std::find_if(waiting_.begin(), waiting_.end(), [&](const job& j) { return j.request->priority < arrived_.front().request->priority; });
-      waiting_.splice(place, arrived_, arrived_.begin());
+
+  void check_request(const request& r) const {
+    const std::size_t vocab_size = model_->config().vocab_size;
+    if (r.prompt.empty()) fail(errc::invalid_argument, "engine", "expected a prompt of at least one token, got none");
+    if (r.prompt.size() >= max_length())
+      fail(errc::context_overflow, "engine", {"expected a prompt below the context of ", max_length(), " tokens, got ", r.prompt.size()});
+    for (const token_id t : r.prompt)
+      if (t < 0 || static_cast<std::size_t>(t) >= vocab_size) fail(errc::invalid_argument, "engine", {"expected tokens in [0, ", vocab_size, "), got ", t});
+    if (r.n == 0) fail(errc::invalid_argument, "engine", "expected at least one answer, got n = 0");
+    if (!r.stop.empty() && words_ == nullptr) fail(errc::invalid_argument, "engine", "expected a tokenizer for stop strings, got an engine without one");
+  }
+
+  [[nodiscard]] std::shared_ptr<const lora_weights<B>> find_adapter(std::uint32_t id) const {
+    if (id == 0) return nullptr;
+    const std::lock_guard lock(inbox_mutex_);
+    const auto known = adapters_.find(id);
+    if (known == adapters_.end()) fail(errc::invalid_argument, "engine", {"expected an adapter that was added, got ", id});
+    return known->second;
+  }
+
+  // ---- whose turn it is ---------------------------------------------------------------------------------------------------------
+
+  bool take_turn() noexcept { return !stepping_.exchange(true, std::memory_order_acquire); }
+  /// With the turn, which ends.
+  bool step_and_yield() {
+    const auto give_back = [](std::atomic<bool>* held) { held->store(false, std::memory_order_release); };
+    const std::unique_ptr<std::atomic<bool>, decltype(give_back)> turn(&stepping_, give_back);
+    return take_step();
+  }
+  /// For a handle that waits.
+  bool advance() {
+    if (working_.load(std::memory_order_acquire) || !take_turn()) return false;
+    step_and_yield();
+    return true;
+  }
+  void work(const std::stop_token& stopped) {
+    while (!stopped.stop_requested()) {
+      if (!take_turn()) {  // a handle is at its last step
+        std::this_thread::yield();
+        continue;
+      }
+      if (step_and_yield()) continue;
+      std::unique_lock lock(inbox_mutex_);
+      inbox_changed_.wait(lock, stopped, [&] { return !inbox_.empty(); });
     }
   }
-  /// Completions that were cancelled, came too late or ended go. Whether there were any.
-  bool drop_ended() {
+
+  // ---- a step -------------------------------------------------------------------------------------------------------------------
+
+  bool take_step() {
+    const auto start = clock::now();
+    collect();
+    sweep();
+    schedule_.plan();
+    if (!schedule_.rows().empty()) {
+      for (const auto& part : schedule_.parts()) leave_queue(job_of(*part.who));
+      if (const std::optional<forward_output> out = forward()) {
+        const auto computed = clock::now();
+        schedule_.passed();
+        std::size_t line = 0;
+        for (const auto& part : schedule_.parts())
+          if (part.complete) choose(*part.who, out->logits[line++].span());
+        counted_.choose_s += detail::seconds_between(computed, clock::now());
+      }
+      ++counted_.steps;
+      sweep();
+    }
+    counted_.step_s += detail::seconds_between(start, clock::now());
+    publish();
+    const std::lock_guard lock(inbox_mutex_);
+    return !jobs_.empty() || !inbox_.empty();
+  }
+
+  /// Takes up new requests.
+  void collect() {
+    jobs arrived;
+    {
+      const std::lock_guard lock(inbox_mutex_);
+      arrived.swap(inbox_);
+    }
+    for (auto& j : arrived) {
+      j->turn = {static_cast<std::int64_t>(counted_.steps) - j->asked.priority * static_cast<std::int64_t>(options_.aging), n_arrived_++, 0};
+      ++counted_.requests;
+      counted_.prompt_tokens += j->asked.prompt.size();
+      entry& first = *j->answers.front();
+      first.turn = j->turn;
+      first.n_siblings = j->asked.n - 1;
+      schedule_.add(first);
+      jobs_.push_back(std::move(j));
+    }
+  }
+
+  /// Ends requests that are over for a reason that is not their text's.
+  void sweep() {
     const auto now = clock::now();
-    const std::uint64_t before = counts_.finished;
-    for (jobs* const list : {&running_, &waiting_})
-      for (auto j = list->begin(); j != list->end();) {
-        if (j->finish == engine_finish::none && j->channel->cancelled) j->finish = engine_finish::cancelled;
-        if (j->finish == engine_finish::none && cache_.pages_for(j->tokens.size()) > cache_.shape().n_pages) j->finish = engine_finish::length;  // fills all memory
-        if (j->finish == engine_finish::none && j->request->deadline && now >= *j->request->deadline) j->finish = engine_finish::deadline;
-        if (j->finish == engine_finish::none) {
-          ++j;
-          continue;
-        }
-        if (j->sequence) cache_.remove(*j->sequence);
-        end(*j, j->finish);
-        ++counts_.finished;
-        j = list->erase(j);
-      }
-    return counts_.finished != before;
-  }
-  static void end(job& j, engine_finish why) { j.channel->push({.completion = j.index, .token = -1, .finish = why}); }
-
-  /// Which rows the next pass has. Running jobs stand in the order in which they may keep their place.
-  void plan() {
-    while (!plan_rows() && running_.size() > 1) preempt(std::prev(running_.end()));  // prompts that block each other: the last one makes room
-    if (rows_.empty() && running_.size() == 1) running_.front().finish = engine_finish::length;  // nothing is left that could make room
-  }
-  bool plan_rows() {
-    rows_.clear(), in_pass_.clear(), adapters_.clear();
-    std::size_t budget = options_.step_tokens, n_free = cache_.free_pages();
-    for (job& j : running_) j.planned = 0;
-    const auto is_decoding = [&](const job& j) { return j.tokens.size() - length(j) == 1; };
-    const auto take = [&](job& j, std::size_t n) {
-      n_free -= cache_.pages_needed(*j.sequence, length(j) + n);
-      j.planned = n;
-      budget -= (std::min)(budget, n);
-    };
-    // Decoding, the first ones first; where pages run out, the last ones lose theirs.
-    for (auto j = running_.begin(); j != running_.end(); ++j) {
-      if (!is_decoding(*j)) continue;
-      while (cache_.pages_needed(*j->sequence, length(*j) + 1) > n_free && std::prev(running_.end()) != j) n_free += preempt(std::prev(running_.end()));
-      if (cache_.pages_needed(*j->sequence, length(*j) + 1) > n_free) break;  // the last one: it waits until others end
-      take(*j, 1);
+    for (const auto& j : jobs_) {
+      if (j->failed) end_all(*j, finish_reason::failed);
+      else if (j->box->cancelled.load(std::memory_order_relaxed)) end_all(*j, finish_reason::cancelled);
+      else if (j->asked.deadline && now >= *j->asked.deadline) end_all(*j, finish_reason::deadline);
+      else if (j->asked.max_tokens == 0) end_all(*j, finish_reason::length);
     }
-    // Then the rest of prompts: of those that run, and of those that fit beside all that these will need.
-    std::size_t promised = 0;
-    const auto prefill = [&](job& j) {
-      std::size_t n = (std::min)(budget, j.tokens.size() - length(j));
-      while (n != 0 && cache_.pages_needed(*j.sequence, length(j) + n) > n_free) --n;
-      if (n != 0) take(j, n);
-      promised += cache_.pages_for(j.tokens.size()) - (std::min)(cache_.pages_for(j.tokens.size()), cache_.pages_for(length(j) + n));
-    };
-    for (job& j : running_)
-      if (!is_decoding(j)) prefill(j);
-    while (!waiting_.empty() && budget != 0 && running_.size() < options_.max_sequences && cache_.pages_for(waiting_.front().tokens.size()) + promised <= n_free) {
-      job& j = waiting_.front();
-      j.sequence = cache_.add();
-      running_.splice(place_of(j), waiting_, waiting_.begin());
-      prefill(j);
-    }
-    stage();
-    return !rows_.empty();
-  }
-  [[nodiscard]] typename jobs::iterator place_of(const job& j) {
-    return std::find_if(running_.begin(), running_.end(), [&](const job& other) { return other.request->priority < j.request->priority; });
-  }
-  /// Gives a job's pages back; it will be computed anew, and goes on as if nothing had been. Returns the pages that came free.
-  std::size_t preempt(typename jobs::iterator j) {
-    const std::size_t before = cache_.free_pages();
-    cache_.remove(*j->sequence);
-    j->sequence.reset(), j->planned = 0;
-    ++counts_.preemptions;
-    waiting_.splice(std::find_if(waiting_.begin(), waiting_.end(), [&](const job& other) { return other.request->priority <= j->request->priority; }), running_, j);
-    return cache_.free_pages() - before;
-  }
-  void stage() {
-    for (job& j : running_) {
-      j.chose_first = false;
-      if (j.planned == 0) continue;
-      std::uint32_t adapter = no_adapter;
-      if (j.request->adapter != nullptr) {
-        const auto known = std::find(adapters_.begin(), adapters_.end(), j.request->adapter);
-        adapter = static_cast<std::uint32_t>(known - adapters_.begin());
-        if (known == adapters_.end()) adapters_.push_back(j.request->adapter);
-      }
-      const std::size_t first = length(j);
-      for (std::size_t i = first; i < first + j.planned; ++i)
-        rows_.push_back({j.tokens[i], static_cast<std::uint32_t>(i), *j.sequence, i + 1 == j.tokens.size(), adapter});
-      in_pass_.push_back(&j);
-    }
+    std::erase_if(jobs_, [](const auto& j) { return j->n_ended == j->asked.n; });
   }
 
-  /// What a pass means for one of its jobs.
-  void advance(job& j, const forward_output& out, std::size_t& line) {
-    counts_.prompt_tokens += j.generated() == 0 ? j.planned : 0;
-    if (length(j) != j.tokens.size()) return;  // more of the prompt to come
-    j.line = line++;
-    j.chose_first = j.generated() == 0;
-    if (j.chose_first) first_token_s_ += std::chrono::duration<double>(clock::now() - j.submitted).count(), ++n_first_tokens_;
-    choose(j, out.logits[j.line].span());
+  std::optional<forward_output> forward() {
+    const auto start = clock::now();
+    std::optional<forward_output> out;
+    const auto failed = attempt([&] { out = model_->forward(schedule_.rows(), schedule_.cache(), ws_, {}, schedule_.adapters()); });
+    counted_.forward_s += detail::seconds_between(start, clock::now());
+    counted_.computed_tokens += schedule_.rows().size();
+    if (failed)
+      for (const auto& part : schedule_.parts()) job_of(*part.who).failed = failed;
+    return out;
   }
-  void choose(job& j, std::span<const float> logits) {
-    sampled s;
+
+  /// The next token of an answer; of all of the request's answers when its prompt has just been computed.
+  void choose(detail::task<B>& of, std::span<const float> logits) {
+    job& j = job_of(of);
+    const std::size_t first = of.text->index(), last = of.n_siblings == 0 ? first + 1 : j.asked.n;
+    of.n_siblings = 0;
+    const auto failed = attempt([&] {
+      while (j.answers.size() < last) {
+        entry& sibling = *j.answers.emplace_back(std::make_unique<entry>(j, j.answers.size(), *this));
+        sibling.turn = j.turn, sibling.turn.answer = sibling.answer.index();
+        schedule_.fork(of, sibling);
+      }
+      for (std::size_t i = first; i < last; ++i) choose_one(j, i, logits);
+    });
+    if (failed) j.failed = failed;
+  }
+  void choose_one(job& j, std::size_t i, std::span<const float> logits) {
+    detail::answer& a = j.answers[i]->answer;
+    std::optional<engine_event> token = a.choose(logits, scratch_, max_length());
+    if (token) {
+      const auto now = clock::now();
+      if (a.last_token) counted_.inter_token.add(detail::seconds_between(*a.last_token, now));
+      else counted_.first_token.add(detail::seconds_between(j.submitted, now));
+      a.last_token = now;
+      ++counted_.generated_tokens;
+      deliver(j, std::move(*token));
+    }
+    if (a.reason() != finish_reason::none) end(j, i, a.reason());
+  }
+
+  // ---- ends ---------------------------------------------------------------------------------------------------------------------
+
+  void end(job& j, std::size_t i, finish_reason reason) {
+    if (!j.answers[i]) return;
+    engine_event last = j.answers[i]->answer.finish(reason);
+    schedule_.remove(*j.answers[i]);
+    j.answers[i].reset();
+    finish(j, std::move(last));
+  }
+  /// Ends all answers that have not ended, also those that never began.
+  void end_all(job& j, finish_reason reason) {
+    for (std::size_t i = 0; i < j.answers.size(); ++i) end(j, i, reason);
+    for (std::size_t i = j.answers.size(); i < j.asked.n; ++i)
+      finish(j, {.answer = i, .reason = reason, .usage = {.prompt_tokens = j.asked.prompt.size(), .cached_tokens = 0, .generated_tokens = 0}});
+    leave_queue(j);
+  }
+  void finish(job& j, engine_event last) {
+    ++j.n_ended, ++counted_.finished;
+    if (j.failed) last.failure = j.failed->code, last.message = j.failed->message;
+    deliver(j, std::move(last));
+  }
+  void deliver(job& j, engine_event e) {
+    if (!j.asked.on_event) return j.box->push(std::move(e));
+    if (!j.mute) try {
+        j.asked.on_event(e);
+      } catch (...) {  // whatever the host throws is the host's: its request ends here, the others go on
+        j.mute = true;
+        j.box->cancelled.store(true, std::memory_order_relaxed);
+      }
+    if (e.reason != finish_reason::none) j.box->end_one();
+  }
+  void leave_queue(job& j) {
+    if (!std::exchange(j.queued, false)) return;
+    const std::lock_guard lock(inbox_mutex_);
+    --n_queued_;
+  }
+
+  // ---- small things -------------------------------------------------------------------------------------------------------------
+
+  [[nodiscard]] static job& job_of(detail::task<B>& t) noexcept { return *static_cast<entry&>(t).owner; }
+
+  /// What f() throws, if it does.
+  template <class F>
+  static std::optional<failure> attempt(F&& f) {
     try {
-      s = j.choice.choose(logits);
-    } catch (const error&) {  // nothing to choose from: this completion's trouble alone
-      j.finish = engine_finish::failed;
-      return;
-    }
-    if (j.choice.is_end(s.token)) return void(j.finish = engine_finish::stop);
-    j.choice.accept(s.token);
-    j.tokens.push_back(s.token);
-    ++counts_.generated_tokens;
-    j.channel->push({.completion = j.index, .token = s.token, .finish = engine_finish::none, .logprob = s.logprob, .top = {s.top.begin(), s.top.end()}});
-    if (j.generated() == j.request->max_tokens || j.tokens.size() > cache_.max_positions()) j.finish = engine_finish::length;
-  }
-  /// The other completions of a prompt that has just been computed begin with its pages and its logits.
-  void share_prompts() {
-    for (auto j = running_.begin(); j != running_.end(); ++j) {
-      if (!j->chose_first || j->request->n == 1) continue;
-      for (auto other = waiting_.begin(); other != waiting_.end() && running_.size() < options_.max_sequences;) {
-        const auto next = std::next(other);
-        if (other->request == j->request && other->generated() == 0) {
-          other->sequence = cache_.fork(*j->sequence);
-          choose(*other, {ws_.host_logits.data() + j->line * model_->config().vocab_size, model_->config().vocab_size});
-          running_.splice(std::next(j), waiting_, other);
-        }
-        other = next;
-      }
+      f();
+      return {};
+    } catch (const error& e) {
+      return failure{e.code(), e.what()};
+    } catch (const std::exception& e) {  // of the standard library: no memory
+      return failure{errc::out_of_memory, e.what()};
     }
   }
+
   void publish() {
-    const std::lock_guard lock(mutex_);
-    n_queued_ = waiting_.size() + arrived_.size();
-    metrics_ = counts_;
-    metrics_.running = running_.size(), metrics_.pages_free = cache_.free_pages(), metrics_.pages = cache_.shape().n_pages;
-    metrics_.first_token_s = n_first_tokens_ == 0 ? 0 : first_token_s_ / static_cast<double>(n_first_tokens_);
+    schedule_.report(counted_);
+    const std::lock_guard lock(metrics_mutex_);
+    published_ = counted_;
   }
 
   const llama<B>* model_;
+  const tokenizer* words_;
   engine_options options_;
-  kv_cache<B> cache_;
+  // Of whoever has the turn.
+  detail::scheduler<B> schedule_;
   workspace<B> ws_;
-  jobs waiting_, running_;
-  std::vector<row> rows_;
-  std::vector<job*> in_pass_;
-  std::vector<const lora_weights<B>*> adapters_;
-  engine_metrics counts_;
-  double first_token_s_ = 0;
-  std::size_t n_first_tokens_ = 0;
-
-  mutable std::mutex mutex_;  // of what follows
-  std::condition_variable work_;
-  jobs arrived_;
-  std::size_t n_queued_ = 0;
-  engine_metrics metrics_;
+  sampling_scratch scratch_;
+  jobs jobs_;
+  std::uint64_t n_arrived_ = 0;
+  engine_metrics counted_;
+  std::atomic<bool> stepping_ = false;
+  // Of all threads.
+  mutable std::mutex inbox_mutex_, metrics_mutex_;
+  std::condition_variable_any inbox_changed_;
+  jobs inbox_;                // guarded by inbox_mutex_
+  std::size_t n_queued_ = 0;  // guarded by inbox_mutex_
+  std::map<std::uint32_t, std::shared_ptr<const lora_weights<B>>> adapters_;  // guarded by inbox_mutex_
+  std::uint32_t last_adapter_ = 0;                                            // guarded by inbox_mutex_
+  engine_metrics published_;  // guarded by metrics_mutex_
+  std::atomic<bool> working_ = false;
+  std::jthread worker_;
 };
 
 }  // namespace quena::inline QUENA_ABI

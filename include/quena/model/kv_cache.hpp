@@ -25,7 +25,8 @@ struct kv_options {
   std::size_t max_positions = 0;    ///< longest sequence; 0: the model's max_position_embeddings, 4096 at most
   std::size_t max_sequences = 1;    ///< sequences at the same time
   std::size_t page_size = 16;       ///< positions per page, a multiple of 16
-  std::size_t n_pages = 0;          ///< pages in all; 0: enough for max_sequences of max_positions
+  std::size_t n_pages = 0;          ///< pages in all; 0: as many as n_bytes allows
+  std::size_t n_bytes = 0;          ///< a budget for the pages together; 0: enough for max_sequences of max_positions
   std::optional<dtype> cell = {};   ///< f32, f16, bf16 or i8; none: f32 for a model in f32, f16 otherwise
 };
 
@@ -56,8 +57,6 @@ class kv_cache {
   [[nodiscard]] std::size_t max_positions() const noexcept { return max_positions_; }
   [[nodiscard]] std::size_t max_sequences() const noexcept { return sequences_.size(); }
   [[nodiscard]] std::size_t free_pages() const noexcept { return free_.size(); }
-  /// Pages that so many positions lie on.
-  [[nodiscard]] std::size_t pages_for(std::size_t length) const noexcept { return (length + shape().page_size - 1) / shape().page_size; }
   /// Bytes of the keys and values when every page is in use.
   [[nodiscard]] std::size_t n_bytes() const noexcept { return shape().n_pages * shape().page_bytes(); }
 
@@ -101,6 +100,42 @@ class kv_cache {
     return copy;
   }
 
+  /// Lets an empty sequence begin with full pages that others hold: positions 0 … pages.size() * page_size - 1.
+  void share(sequence_id id, std::span<const page_id> pages) {
+    sequence& s = at(id);
+    if (s.length != 0) fail(errc::invalid_argument, "kv_cache", {"expected an empty sequence to share pages with, got one of ", s.length});
+    if (pages.size() * shape().page_size > max_positions_)
+      fail(errc::context_overflow, "kv_cache", {"expected at most ", max_positions_, " positions, got ", pages.size() * shape().page_size});
+    for (const page_id page : pages) check_held(page);
+    rewind(id, 0);  // reserved pages
+    for (const page_id page : pages) {
+      s.pages.push_back(page);
+      ++references_[page];
+    }
+    s.length = pages.size() * shape().page_size;
+  }
+  /// Puts `page`, which others hold and whose content is the same, in the place of the sequence's page at `index`.
+  void replace_page(sequence_id id, std::size_t index, page_id page) {
+    sequence& s = at(id);
+    check_held(page);
+    if (index >= s.length / shape().page_size)
+      fail(errc::invalid_argument, "kv_cache", {"expected one of ", s.length / shape().page_size, " full pages, got ", index});
+    ++references_[page];
+    release(s.pages[index]);
+    s.pages[index] = page;
+  }
+  /// Keeps a page that is in use, without a sequence, until drop().
+  void retain(page_id page) {
+    check_held(page);
+    ++references_[page];
+  }
+  void drop(page_id page) {
+    check_held(page);
+    release(page);
+  }
+  /// How many hold the page: sequences, and calls of retain(). 0: it is free.
+  [[nodiscard]] std::uint32_t references(page_id page) const noexcept { return page < references_.size() ? references_[page] : 0; }
+
   [[nodiscard]] kv_snapshot snapshot(sequence_id id) {
     const sequence& s = at(id);
     kv_snapshot shot{shape(), s.length, std::vector<std::byte>(pages_for(s.length) * shape().page_bytes())};
@@ -126,28 +161,29 @@ class kv_cache {
     at(id).length = shot.length;
   }
 
-  /// Free pages that reserve() would take.
-  [[nodiscard]] std::size_t pages_needed(sequence_id id, std::size_t new_length) const {
-    const sequence& s = at(id);
-    return (writes_shared(s, new_length) ? 1 : 0) + (pages_for(new_length) > s.pages.size() ? pages_for(new_length) - s.pages.size() : 0);
-  }
-
   /// Makes positions up to `new_length` writable: takes pages, and copies a shared one that would be written to.
   void reserve(sequence_id id, std::size_t new_length) {
     sequence& s = at(id);
     if (new_length > max_positions_)
       fail(errc::context_overflow, "kv_cache", {"expected at most ", max_positions_, " positions, got ", new_length});
-    if (const std::size_t needed = pages_needed(id, new_length); needed > free_.size())
-      fail(errc::out_of_memory, "kv_cache", {"expected ", needed, " free pages, got ", free_.size()});
-    const std::size_t first_written = s.length / shape().page_size;
+    const std::size_t missing = pages_needed(id, new_length);
+    if (missing > free_.size()) fail(errc::out_of_memory, "kv_cache", {"expected ", missing, " free pages, got ", free_.size()});
     if (writes_shared(s, new_length)) {
+      page_id& shared = s.pages[s.length / shape().page_size];
       const page_id copy = take();
-      backend_->copy_page(stream_, pool_, s.pages[first_written], copy);
-      release(s.pages[first_written]);
-      s.pages[first_written] = copy;
+      backend_->copy_page(stream_, pool_, shared, copy);
+      release(shared);
+      shared = copy;
     }
     while (s.pages.size() < pages_for(new_length)) s.pages.push_back(take());
   }
+  /// How many free pages reserve(id, new_length) takes.
+  [[nodiscard]] std::size_t pages_needed(sequence_id id, std::size_t new_length) const {
+    const sequence& s = at(id);
+    const std::size_t wanted = pages_for(new_length);
+    return (writes_shared(s, new_length) ? 1 : 0) + (wanted > s.pages.size() ? wanted - s.pages.size() : 0);
+  }
+  [[nodiscard]] std::size_t pages_for(std::size_t length) const noexcept { return (length + shape().page_size - 1) / shape().page_size; }
 
   // What a forward pass needs.
   [[nodiscard]] std::span<const page_id> pages(sequence_id id) const { return at(id).pages; }
@@ -173,10 +209,13 @@ class kv_cache {
     return max_positions;
   }
 
-  /// Whether the page of the next position has other owners, too, and is to be written to.
+  /// Whether the next position to be written lies in a page that others hold, too.
   [[nodiscard]] bool writes_shared(const sequence& s, std::size_t new_length) const noexcept {
     const std::size_t first_written = s.length / shape().page_size;
     return first_written < s.pages.size() && new_length > s.length && references_[s.pages[first_written]] > 1;
+  }
+  void check_held(page_id page) const {
+    if (references(page) == 0) fail(errc::invalid_argument, "kv_cache", {"expected a page in use, got ", page});
   }
   [[nodiscard]] const sequence& at(sequence_id id) const {
     if (id >= sequences_.size() || !sequences_[id].live)

@@ -3,6 +3,7 @@
 // Dubey et al. 2024, arXiv:2407.21783).
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <stop_token>
@@ -101,9 +102,11 @@ class llama {
   /// Errors   invalid_argument: see kv_cache; out_of_memory.
   [[nodiscard]] kv_cache<B> make_cache(const kv_options& o = {}) const {
     const std::size_t positions = o.max_positions != 0 ? o.max_positions : (std::min)(config_.max_position_embeddings, std::size_t{4096});
-    const std::size_t pages = o.n_pages != 0 || o.page_size == 0 ? o.n_pages : checked_product(o.max_sequences, (positions + o.page_size - 1) / o.page_size, "kv_cache");
     const dtype cell = o.cell.value_or(weights_.stored == format::f32 ? dtype::f32 : dtype::f16);
-    return kv_cache<B>(backend_, {config_.n_layers, config_.n_kv_heads, config_.head_dim, o.page_size, pages, cell}, positions, o.max_sequences);
+    kv_shape shape{config_.n_layers, config_.n_kv_heads, config_.head_dim, o.page_size, o.n_pages, cell};
+    if (shape.n_pages == 0 && o.page_size != 0)
+      shape.n_pages = o.n_bytes != 0 ? o.n_bytes / (std::max)(shape.page_bytes(), std::size_t{1}) : checked_product(o.max_sequences, (positions + o.page_size - 1) / o.page_size, "kv_cache");
+    return kv_cache<B>(backend_, shape, positions, o.max_sequences);
   }
   [[nodiscard]] workspace<B> make_workspace(const kv_cache<B>& cache, const workspace_options& o = {}) const {
     return workspace<B>(*backend_, config_, cache, o);
