@@ -5,11 +5,12 @@ no inline function of the library that the linker may share may have been compil
 namespace QUENA_ABI, or an ISA namespace): the disassembly is searched for such ones. Then the baseline's half is run on a
 machine without AVX (emulated).
 
-That run is only reported, not judged, where the wide unit comes first and only functions of others (the standard library's and
+That run, and on a machine without AVX-512 the native one, is only reported, not judged, where the wide unit comes first and only functions of others (the standard library's and
 nlohmann::json's templates, at -O0 even std::vector's) were taken from it: those are shared by any two such units of any program.
 """
 
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -36,6 +37,7 @@ def main():
     out.mkdir(exist_ok=True)
     x86 = os.uname().machine == "x86_64"
     emulator = shutil.which("qemu-x86_64")
+    has_wide = not x86 or "avx512f" in pathlib.Path("/proc/cpuinfo").read_text().split()
     for compiler in other_compilers(args.cxx):
         name = "clang" if "clang" in compiler else "gcc"
         main_object = out / f"{name}_main.o"
@@ -59,7 +61,8 @@ def main():
                 if result.returncode:
                     continue
                 native = run([program, "baseline", model])
-                report.check(native.returncode == 0, f"{title}: the baseline half runs", native.stdout)
+                if native.returncode == 0 or order[0] != "wide" or has_wide:
+                    report.check(native.returncode == 0, f"{title}: the baseline half runs", native.stdout)
                 other = run([program, "wide", model])
                 if other.returncode == 0:  # a machine without AVX-512 may refuse, and rightly
                     report.check(other.stdout == native.stdout, f"{title}: both halves agree", native.stdout + other.stdout)
