@@ -5,8 +5,9 @@ no inline function of the library that the linker may share may have been compil
 namespace QUENA_ABI, or an ISA namespace): the disassembly is searched for such ones. Then the baseline's half is run on a
 machine without AVX (emulated).
 
-That run, and on a machine without AVX-512 the native one, is only reported, not judged, where the wide unit comes first and only functions of others (the standard library's and
-nlohmann::json's templates, at -O0 even std::vector's) were taken from it: those are shared by any two such units of any program.
+That run, and on a machine without AVX-512 the native one, is only reported, not judged, where the wide unit comes first and only
+functions of others (the standard library's and nlohmann::json's templates, at -O0 even std::vector's) were taken from it: those are
+shared by any two such units of any program.
 """
 
 import os
